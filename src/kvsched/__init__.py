@@ -1,0 +1,1 @@
+"""kvsched: what a language model's KV cache should keep, and what that is worth."""

@@ -1,0 +1,1 @@
+"""What every room stands on: errors, files and compilation. Imports nothing of kvsched."""

@@ -1,0 +1,47 @@
+"""Files written whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+from kvsched.foundation.errors import UsageError
+
+
+@contextlib.contextmanager
+def whole_file(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
+    """Open ``path`` for writing so that a reader sees the old file or the new one, never a part.
+
+    The bytes go to a temporary file beside it, which takes its name when the block ends
+    without an error and is removed otherwise. Raises UsageError where nothing can be written.
+    """
+    target = Path(path)
+    try:
+        handle, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+    except OSError as error:
+        raise UsageError(f"{target}: cannot be written ({error.strerror})") from error
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            yield stream
+            stream.flush()
+            os.fsync(stream.fileno())
+        umask = os.umask(0)
+        os.umask(umask)
+        Path(name).chmod(0o666 & ~umask)
+        try:
+            Path(name).replace(target)
+        except OSError as error:
+            raise UsageError(f"{target}: cannot be written ({error.strerror})") from error
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def write_whole(path: str | os.PathLike[str], data: bytes) -> None:
+    """Write ``data`` to ``path``, whole or not at all. Raises UsageError as `whole_file`."""
+    with whole_file(path) as stream:
+        stream.write(data)

@@ -1,0 +1,59 @@
+"""Numba's disk cache, in a folder that the caller names. Imported only when something compiles."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+from numba.core.caching import CompileResultCacheImpl, FunctionCache, _CacheLocator
+
+
+class _FolderLocator(_CacheLocator):  # type: ignore[misc]  # Numba ships no types
+    """A folder whose name already says what the code is, so its stamp never changes."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def get_cache_path(self) -> str:
+        return str(self._folder)
+
+    def get_source_stamp(self) -> str:
+        return self._folder.name
+
+    def get_disambiguator(self) -> str:
+        return ""
+
+
+class _FolderImpl(CompileResultCacheImpl):  # type: ignore[misc]
+    """Names the cached files of one function inside its folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self._locator = _FolderLocator(folder)
+        self._filename_base = "kernel"
+
+
+class FolderCache(FunctionCache):  # type: ignore[misc]
+    """The cache of one compiled function; a damaged file counts as a miss and is rewritten."""
+
+    def __init__(self, function: Any, folder: Path) -> None:
+        self._folder = folder
+        super().__init__(function)
+
+    def _impl_class(self, function: Any) -> _FolderImpl:
+        return _FolderImpl(self._folder)
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        """Return the cached code for ``sig``, or None to have it compiled."""
+        try:
+            return super().load_overload(sig, target_context)
+        except (EOFError, pickle.UnpicklingError, OSError, ValueError, KeyError):
+            self.flush()
+            return None
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        """Keep the code on disk; a full or read-only disk costs the next start, nothing else."""
+        try:
+            super().save_overload(sig, data)
+        except OSError:
+            self.disable()

@@ -1,0 +1,1 @@
+"""Where requests come from: readers, the generator, and the `Trace` they all become."""

@@ -1,0 +1,154 @@
+"""The `Trace`: columns of requests, their chains of nodes, and the forest of all nodes."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Int32s = NDArray[np.int32]
+Int64s = NDArray[np.int64]
+Float64s = NDArray[np.float64]
+
+NO_PARENT = -1
+UNKNOWN = -1
+
+
+class Labels(NamedTuple):
+    """A column of names: ``codes`` (R,) int32 index ``names``; -1 where a request has none."""
+
+    codes: Int32s
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a trace came from and what was decided while reading it; part of every result."""
+
+    source: str
+    """Name of the file or preset, without its folder."""
+    format: str
+    """Name of the reader or generator."""
+    time_unit: str
+    """Unit of the source's timestamps: s, ms, us or ns."""
+    notes: tuple[str, ...] = ()
+    """What was sorted, skipped or chosen: one sentence each."""
+    settings: dict[str, Any] = field(default_factory=dict)
+    """Options that shaped the trace (arrivals, seed, ...)."""
+
+
+@dataclass(frozen=True, eq=False)
+class Trace:
+    """A workload: R requests in time order over a forest of N nodes. Immutable.
+
+    A node is one cacheable block of one particular prefix, identified by (parent node, key),
+    numbered 0 … N−1 so that a parent's number is below its child's. A request's chain is the
+    nodes of its prompt from the root down.
+    """
+
+    time_s: Float64s
+    """(R,) arrival in seconds from the first request, ascending."""
+    input_tokens: Int64s
+    """(R,) prompt tokens, those that no node covers included."""
+    output_tokens: Int64s
+    """(R,) generated tokens."""
+    starts: Int64s
+    """(R+1,) request r's chain is ``chains[starts[r]:starts[r+1]]``."""
+    chains: Int32s
+    """(B,) nodes, one block reference each."""
+    parent: Int32s
+    """(N,) parent node, -1 for a root."""
+    depth: Int32s
+    """(N,) 0 for a root."""
+    tokens: Int32s
+    """(N,) tokens of the block; the last block of a prompt may be partial."""
+    key: Int64s
+    """(N,) the source's id of the block (64 bits, reinterpreted as signed)."""
+    block_size: int
+    """Tokens in a full block."""
+    origin: Origin
+    tenant: Labels | None = None
+    session: Labels | None = None
+    type: Labels | None = None
+    model: Labels | None = None
+    turn: Int32s | None = None
+    """(R,) turn in its session from 1, where the source says."""
+    priority: Int32s | None = None
+    """(R,) larger is more important."""
+    deadline_s: Float64s | None = None
+    """(R,) seconds on the clock of ``time_s``; NaN where none."""
+    delay_s: Float64s | None = None
+    """(R,) think or tool time before the request, seconds; NaN where none."""
+
+    def __post_init__(self) -> None:
+        for array in self.columns().values():
+            array.flags.writeable = False
+
+    def __len__(self) -> int:
+        return len(self.time_s)
+
+    @property
+    def nodes(self) -> int:
+        """Number of distinct nodes, N."""
+        return len(self.parent)
+
+    @property
+    def references(self) -> int:
+        """Number of block references, B: the sum of the chains' lengths."""
+        return len(self.chains)
+
+    @property
+    def duration_s(self) -> float:
+        """Seconds between the first request and the last."""
+        return float(self.time_s[-1] - self.time_s[0]) if len(self) else 0.0
+
+    @functools.cached_property
+    def chain_blocks(self) -> Int64s:
+        """(R,) blocks in each chain."""
+        return np.diff(self.starts)
+
+    @functools.cached_property
+    def chain_tokens(self) -> Int64s:
+        """(R,) tokens that each request's chain covers: its blocks, but no more than its prompt."""
+        return np.minimum(self.chain_blocks * self.block_size, self.input_tokens)
+
+    def prefix_tokens(self, blocks: NDArray[Any]) -> Int64s:
+        """Tokens in the first ``blocks[r]`` (R,) blocks of each request's chain, (R,). O(R)."""
+        covered: Int64s = np.minimum(blocks * np.int64(self.block_size), self.chain_tokens)
+        return covered
+
+    def columns(self) -> dict[str, NDArray[Any]]:
+        """Every array by name, in a fixed order; label columns as ``NAME.codes``. O(1)."""
+        names = "time_s input_tokens output_tokens starts chains parent depth tokens key".split()
+        found: dict[str, NDArray[Any]] = {name: getattr(self, name) for name in names}
+        for name in ("tenant", "session", "type", "model"):
+            labels: Labels | None = getattr(self, name)
+            if labels is not None:
+                found[f"{name}.codes"] = labels.codes
+        for name in ("turn", "priority", "deadline_s", "delay_s"):
+            column = getattr(self, name)
+            if column is not None:
+                found[name] = column
+        return found
+
+    @functools.cached_property
+    def digest(self) -> str:
+        """SHA-256 over the block size, every column and every label: the workload's identity.
+
+        Where the trace came from is not part of it, so a converted copy has the same digest.
+        """
+        state = hashlib.sha256(f"kvsched trace 1\nblock_size {self.block_size}\n".encode())
+        for name, array in self.columns().items():
+            state.update(f"{name} {array.dtype.str} {len(array)}\n".encode())
+            state.update(memoryview(np.ascontiguousarray(array)).cast("B"))
+        for name in ("tenant", "session", "type", "model"):
+            labels: Labels | None = getattr(self, name)
+            if labels is not None:
+                for label in labels.names:
+                    data = label.encode()
+                    state.update(f"{name} {len(data)}\n".encode() + data)
+        return state.hexdigest()
