@@ -1,0 +1,1 @@
+"""The mechanism under every policy: node table, list, indexed heap, and the hook contract."""

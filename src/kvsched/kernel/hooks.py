@@ -1,0 +1,78 @@
+"""The hook contract: what a kernel calls, and what a policy answers.
+
+A kernel names these functions; `kvsched.foundation.jit.bind` puts a policy's own in their
+place. Every hook gets the node table and the policy's state (a NamedTuple of arrays that the
+policy allocates in `prepare`), and runs compiled and plain alike: scalars that change live in
+arrays, nothing is allocated, nothing raises.
+
+``rank`` is the moment of a touch: a number that grows from request to request and, inside one
+request, is larger for a shallower node. The order by rank is the order (request of last access,
+deeper first) that every policy breaks its ties by. No two touches share one.
+
+Order of calls for one request: `begin`; `on_hit` for every resident node of the chain from the
+root down; `leave` for the deepest of them if it was evictable (it is pinned now); then for each
+missing node, while the cache is full, `victim` and `on_evict`, `enter` for a parent that lost
+its last resident child; and `on_insert`. At the end `enter` for the deepest node stored, which
+is pinned no more.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kvsched.kernel.table import NONE, Table
+
+track_leaves = True
+"""Whether the kernel counts resident children and calls `enter` and `leave`. A policy whose order
+always ends in a leaf says False and pays for neither."""
+
+
+def begin(table: Table, state: Any, request: int, now: float, last_rank: int) -> None:
+    """A request begins at ``now`` seconds; the root of its chain will get rank ``last_rank``."""
+
+
+def on_hit(table: Table, state: Any, node: int, rank: int) -> None:
+    """A resident node is used by the request."""
+
+
+def on_insert(table: Table, state: Any, node: int, rank: int) -> None:
+    """A node enters the cache; its parent, if any, is resident."""
+
+
+def enter(table: Table, state: Any, node: int) -> None:
+    """A resident node becomes evictable: no resident child, not pinned."""
+
+
+def leave(table: Table, state: Any, node: int) -> None:
+    """An evictable node is pinned, or gets a child. Not called for a node that is evicted."""
+
+
+def on_evict(table: Table, state: Any, node: int) -> None:
+    """The victim that the policy named leaves the cache, and the evictable nodes with it."""
+
+
+def victim(table: Table, state: Any, incoming: int, rank: int) -> int:
+    """Name the evictable node to go so that ``incoming`` can be stored, or NONE to decline.
+
+    Changes nothing that a second call would notice.
+    """
+    return NONE
+
+
+def key(table: Table, state: Any, node: int) -> int:
+    """Order of an evictable node in a ranked policy (int64): the smallest leaves first."""
+    return 0
+
+
+HOOKS = (
+    "track_leaves",
+    "begin",
+    "on_hit",
+    "on_insert",
+    "enter",
+    "leave",
+    "on_evict",
+    "victim",
+    "key",
+)
+"""The names that a kernel leaves open, in one place."""

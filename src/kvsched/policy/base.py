@@ -1,0 +1,159 @@
+"""What a policy is: a name, parameters, the arrays it needs, and hooks.
+
+To add one, copy `lfu.py`, and add a line to `registry.py`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvsched.foundation.errors import UsageError
+from kvsched.kernel import hooks
+from kvsched.kernel.heap import Heap, empty_heap, heap_peek, heap_push, heap_remove
+from kvsched.kernel.hooks import key
+from kvsched.kernel.table import Table
+from kvsched.trace.model import Trace
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A number that a user may set: its default, its least value and what it means."""
+
+    default: float
+    help: str
+    least: float = 0.0
+    above: bool = False
+    """Whether ``least`` itself is excluded."""
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What a policy may know before the first request."""
+
+    nodes: int
+    capacity_blocks: int
+    block_size: int
+    trace: Trace | None = None
+    """The whole trace, future included; None in a live cache."""
+
+    def future(self, policy: str) -> Trace:
+        """Return the trace, for a policy that looks ahead. Raises UsageError in a live cache."""
+        if self.trace is None:
+            raise UsageError(f"policy {policy} needs the whole trace: it cannot run live")
+        return self.trace
+
+
+class Policy:
+    """Base of all policies: hooks that do nothing, as `kvsched.kernel.hooks` documents them."""
+
+    name: ClassVar[str] = ""
+    source: ClassVar[str] = "user"
+    """Paper, engine and version that define the order."""
+    parameters: ClassVar[dict[str, Parameter]] = {}
+    looks_ahead: ClassVar[bool] = False
+    """Whether it needs the future, and so is a bound and no choice."""
+
+    track_leaves: ClassVar[bool] = True
+    begin = staticmethod(hooks.begin)
+    on_hit = staticmethod(hooks.on_hit)
+    on_insert = staticmethod(hooks.on_insert)
+    enter = staticmethod(hooks.enter)
+    leave = staticmethod(hooks.leave)
+    on_evict = staticmethod(hooks.on_evict)
+    victim = staticmethod(hooks.victim)
+    key = staticmethod(hooks.key)
+
+    def __init__(self, **values: float) -> None:
+        for name, value in values.items():
+            if name not in self.parameters:
+                known = ", ".join(self.parameters) or "none"
+                raise UsageError(f"policy {self.name} has no parameter {name} (known: {known})")
+            parameter = self.parameters[name]
+            low = value <= parameter.least if parameter.above else value < parameter.least
+            if not math.isfinite(value) or low:
+                sign = ">" if parameter.above else "≥"
+                raise UsageError(
+                    f"policy {self.name}: {name} must be {sign} {parameter.least:g}, not {value:g}"
+                )
+        defaults = {name: parameter.default for name, parameter in self.parameters.items()}
+        self.values: dict[str, float] = {**defaults, **{k: float(v) for k, v in values.items()}}
+
+    @property
+    def label(self) -> str:
+        """The name with the parameters that differ from their defaults: ``decay:half_life_s=60``."""
+        changed = [
+            f"{name}={value:g}"
+            for name, value in self.values.items()
+            if value != self.parameters[name].default
+        ]
+        return ":".join([self.name, *changed])
+
+    def prepare(self, setup: Setup) -> Any:
+        """Return the state that every hook gets: a NamedTuple of arrays, made for this run."""
+        raise NotImplementedError
+
+    @classmethod
+    def hooks(cls) -> dict[str, Any]:
+        """Return what the open names of a kernel stand for under this policy."""
+        return {name: getattr(cls, name) for name in hooks.HOOKS}
+
+    @classmethod
+    def summary(cls) -> str:
+        """First line of the docstring."""
+        return (cls.__doc__ or "").strip().split("\n")[0]
+
+
+class RankedState(NamedTuple):
+    """The least that a ranked policy keeps."""
+
+    heap: Heap
+    """The evictable nodes."""
+    touched: NDArray[np.int64]
+    """(N,) rank of each node's last touch: ties are broken by it."""
+
+
+def _on_touch(table: Table, state: RankedState, node: int, rank: int) -> None:
+    state.touched[node] = rank
+
+
+def _enter(table: Table, state: RankedState, node: int) -> None:
+    heap_push(state.heap, node, key(table, state, node), state.touched[node])
+
+
+def _leave(table: Table, state: RankedState, node: int) -> None:
+    heap_remove(state.heap, node)
+
+
+def _victim(table: Table, state: RankedState, incoming: int, rank: int) -> int:
+    return heap_peek(state.heap)
+
+
+class RankedPolicy(Policy):
+    """Orders evictable nodes by `key`, smallest first, then by last access, deeper first.
+
+    A subclass gives ``key(table, state, node) -> int``, which may change only when the node is
+    touched. One that keeps more than `RankedState` allocates it in `prepare` and must set
+    ``state.touched[node] = rank`` in its own `on_hit` and `on_insert`.
+    """
+
+    on_hit = staticmethod(_on_touch)
+    on_insert = staticmethod(_on_touch)
+    enter = staticmethod(_enter)
+    leave = staticmethod(_leave)
+    on_evict = staticmethod(_leave)
+    victim = staticmethod(_victim)
+
+    def prepare(self, setup: Setup) -> Any:
+        """Return a `RankedState` for ``setup``. O(N)."""
+        return RankedState(*ranked_columns(setup))
+
+
+def ranked_columns(setup: Setup) -> tuple[Heap, NDArray[np.int64]]:
+    """Return the heap and the ranks of last touch, for a state of one's own. O(N)."""
+    heap = empty_heap(setup.nodes, setup.capacity_blocks)
+    return heap, np.zeros(setup.nodes, np.int64)

@@ -1,0 +1,111 @@
+"""Policies by name. To add one: write its file, add its line to `_BUILT_IN`."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.metadata
+import importlib.util
+import sys
+from pathlib import Path
+
+from kvsched.foundation.errors import UsageError
+from kvsched.policy.base import Policy
+
+ENTRY_POINTS = "kvsched.policies"
+"""Group in which an installed package offers policies of its own."""
+
+_BUILT_IN = {
+    "lru": "kvsched.policy.lru:LRU",
+    "fifo": "kvsched.policy.fifo:FIFO",
+    "lfu": "kvsched.policy.lfu:LFU",
+    "slru": "kvsched.policy.slru:SLRU",
+    "chapter": "kvsched.policy.chapter:Chapter",
+    "decay": "kvsched.policy.decay:Decay",
+    "opt": "kvsched.policy.opt:Opt",
+    "opt-fit": "kvsched.policy.opt_fit:OptFit",
+}
+
+
+def names() -> list[str]:
+    """Names of the policies built in and of those that installed packages offer."""
+    offered = {point.name for point in importlib.metadata.entry_points(group=ENTRY_POINTS)}
+    return [*_BUILT_IN, *sorted(offered - set(_BUILT_IN))]
+
+
+def find(reference: str) -> type[Policy]:
+    """Return the class that ``reference`` names: NAME, module:Name or path.py:Name.
+
+    Raises UsageError, with what would do, if there is none.
+    """
+    if reference in _BUILT_IN:
+        return _from_module(reference, *_BUILT_IN[reference].split(":"))
+    for point in importlib.metadata.entry_points(group=ENTRY_POINTS, name=reference):
+        return _checked(reference, point.load())
+    place, _, attribute = reference.rpartition(":")
+    if not place:
+        raise UsageError(f"unknown policy {reference} (known: {', '.join(names())})")
+    if place.endswith(".py"):
+        return _checked(reference, _from_file(reference, Path(place), attribute))
+    return _from_module(reference, place, attribute)
+
+
+def make(policy: str | Policy | type[Policy]) -> Policy:
+    """Return a policy from an instance, a class, or ``REFERENCE[:PARAMETER=VALUE…]``.
+
+    Raises UsageError for an unknown name, parameter or value.
+    """
+    if isinstance(policy, Policy):
+        return policy
+    if isinstance(policy, type):
+        return _checked(policy.__name__, policy)()
+    parts = policy.split(":")
+    values: dict[str, float] = {}
+    while len(parts) > 1 and "=" in parts[-1]:
+        name, _, text = parts.pop().partition("=")
+        try:
+            values[name.replace("-", "_")] = float(text)
+        except ValueError:
+            raise UsageError(f"policy {policy}: {name} must be a number, not {text!r}") from None
+    return find(":".join(parts))(**values)
+
+
+def _checked(reference: str, found: object) -> type[Policy]:
+    if not (isinstance(found, type) and issubclass(found, Policy)):
+        raise UsageError(f"policy {reference} is no subclass of kvsched.Policy")
+    if not found.name:
+        raise UsageError(f"policy {reference} has no name: set the class attribute `name`")
+    return found
+
+
+def _from_module(reference: str, module: str, attribute: str) -> type[Policy]:
+    try:
+        loaded = importlib.import_module(module)
+    except ImportError as error:
+        raise UsageError(f"policy {reference}: cannot import {module} ({error})") from error
+    if not hasattr(loaded, attribute):
+        raise UsageError(f"policy {reference}: {module} has no {attribute}")
+    return _checked(reference, getattr(loaded, attribute))
+
+
+def _from_file(reference: str, path: Path, attribute: str) -> object:
+    if not path.is_file():
+        raise UsageError(f"policy {reference}: there is no file {path}")
+    # Named by what it says: compiled code cached for one version is not mistaken for another's.
+    name = f"kvsched_policy_{hashlib.sha256(path.read_bytes()).hexdigest()[:16]}"
+    if name not in sys.modules:
+        spec = importlib.util.spec_from_file_location(name, path)
+        if spec is None or spec.loader is None:
+            raise UsageError(f"policy {reference}: {path} is no Python file")
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[name] = module
+        try:
+            spec.loader.exec_module(module)
+        except Exception as error:  # noqa: BLE001  # a user's file may raise anything
+            del sys.modules[name]
+            fault = f"{type(error).__name__}: {error}"
+            raise UsageError(f"policy {reference}: {path} does not run ({fault})") from error
+    module = sys.modules[name]
+    if not hasattr(module, attribute):
+        raise UsageError(f"policy {reference}: {path} has no {attribute}")
+    return getattr(module, attribute)

@@ -1,0 +1,1 @@
+"""A trace against a cache: the loop, curves and the optimum."""

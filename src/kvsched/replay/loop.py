@@ -1,0 +1,107 @@
+"""The sequential replay: the kernel that asks a policy's hooks."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvsched.kernel.hooks import (
+    begin,
+    enter,
+    leave,
+    on_evict,
+    on_hit,
+    on_insert,
+    track_leaves,
+    victim,
+)
+from kvsched.kernel.table import NONE, Table
+
+
+class Counts(NamedTuple):
+    """What happened, by request."""
+
+    hits: NDArray[np.int32]
+    """(R,) blocks hit."""
+    stored: NDArray[np.int32]
+    """(R,) blocks stored."""
+    evicted: NDArray[np.int32]
+    """(R,) blocks that left to make room."""
+
+
+class Decisions(NamedTuple):
+    """Who left for whom, in order; of length 0 when nobody asked."""
+
+    victim: NDArray[np.int32]
+    incoming: NDArray[np.int32]
+
+
+def replay_loop(
+    table: Table,
+    state: Any,
+    capacity: int,
+    time_s: NDArray[np.float64],
+    starts: NDArray[np.int64],
+    chains: NDArray[np.int32],
+    counts: Counts,
+    decisions: Decisions,
+) -> int:
+    """Replay every request against a cache of ``capacity`` blocks; return the blocks in use.
+
+    Fills ``counts``, and ``decisions`` as far as it has room. O(B) calls of hooks.
+    """
+    parent = table.parent
+    resident = table.resident
+    children = table.children
+    used = 0
+    logged = 0
+    for request in range(len(starts) - 1):
+        low = starts[request]
+        high = starts[request + 1]
+        # Touches rank by (request, deeper first): the root gets high - 1, the deepest block low.
+        ranks = low + high - 1
+        begin(table, state, request, time_s[request], high - 1)
+        at = low
+        while at < high and resident[chains[at]] != 0:
+            on_hit(table, state, chains[at], ranks - at)
+            at += 1
+        counts.hits[request] = at - low
+        pinned = chains[at - 1] if at > low else NONE
+        if track_leaves and pinned != NONE and children[pinned] == 0:
+            leave(table, state, pinned)
+        evicted = 0
+        first_missing = at
+        while at < high:
+            node = chains[at]
+            if used == capacity:
+                leaving = victim(table, state, node, ranks - at)
+                if leaving == NONE:
+                    break
+                on_evict(table, state, leaving)
+                resident[leaving] = 0
+                used -= 1
+                if logged < len(decisions.victim):
+                    decisions.victim[logged] = leaving
+                    decisions.incoming[logged] = node
+                    logged += 1
+                evicted += 1
+                if track_leaves:
+                    orphan = parent[leaving]
+                    if orphan != NONE:
+                        children[orphan] -= 1
+                        if children[orphan] == 0 and orphan != pinned:
+                            enter(table, state, orphan)
+            resident[node] = 1
+            used += 1
+            if track_leaves and pinned != NONE:
+                children[pinned] += 1
+            on_insert(table, state, node, ranks - at)
+            pinned = node
+            at += 1
+        counts.stored[request] = at - first_missing
+        counts.evicted[request] = evicted
+        if track_leaves and pinned != NONE and children[pinned] == 0:
+            enter(table, state, pinned)
+    return used

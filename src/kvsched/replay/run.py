@@ -1,0 +1,146 @@
+"""`replay`: one policy, one capacity, one trace."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvsched.foundation.errors import UsageError
+from kvsched.foundation.jit import bind, compilation_enabled
+from kvsched.kernel.table import empty_table
+from kvsched.policy.base import Policy, Setup
+from kvsched.policy.registry import make
+from kvsched.replay.loop import Counts, Decisions, replay_loop
+from kvsched.trace.model import Trace
+
+MOST_BLOCKS = 2**31 - 1
+"""Blocks are numbered with 32 bits."""
+
+
+@dataclass(frozen=True, eq=False)
+class Replay:
+    """What one policy did with one trace at one capacity."""
+
+    trace: Trace
+    policy: Policy
+    capacity_blocks: int
+    request_hits: NDArray[np.int32]
+    """(R,) blocks hit: the longest resident prefix of the chain at look-up."""
+    request_stored: NDArray[np.int32]
+    """(R,) blocks stored."""
+    request_evictions: NDArray[np.int32]
+    """(R,) blocks that left to make room for the request."""
+    resident_blocks: int
+    """Blocks in the cache after the last request."""
+    decisions: Decisions | None = None
+    """(evictions,) who left and for whom, in order, where asked for."""
+
+    @functools.cached_property
+    def request_hit_tokens(self) -> NDArray[np.int64]:
+        """(R,) tokens hit."""
+        return self.trace.prefix_tokens(self.request_hits)
+
+    @property
+    def hit_blocks(self) -> int:
+        """Block references that were hits."""
+        return int(self.request_hits.sum(dtype=np.int64))
+
+    @property
+    def total_blocks(self) -> int:
+        """All block references."""
+        return self.trace.references
+
+    @property
+    def hit_tokens(self) -> int:
+        """Prompt tokens that were hits."""
+        return int(self.request_hit_tokens.sum())
+
+    @property
+    def total_tokens(self) -> int:
+        """Tokens that the chains cover."""
+        return int(self.trace.chain_tokens.sum())
+
+    @property
+    def evictions(self) -> int:
+        """Blocks that left to make room."""
+        return int(self.request_evictions.sum(dtype=np.int64))
+
+    @property
+    def block_hit_ratio(self) -> float | None:
+        """Hit blocks over all block references; None without references."""
+        return self.hit_blocks / self.total_blocks if self.total_blocks else None
+
+    @property
+    def token_hit_ratio(self) -> float | None:
+        """Hit tokens over the tokens that chains cover; None without tokens."""
+        return self.hit_tokens / self.total_tokens if self.total_tokens else None
+
+    def summary(self) -> dict[str, Any]:
+        """Return the integers that define the result."""
+        return {
+            "policy": self.policy.label,
+            "capacity_blocks": self.capacity_blocks,
+            "hit_blocks": self.hit_blocks,
+            "total_blocks": self.total_blocks,
+            "hit_tokens": self.hit_tokens,
+            "total_tokens": self.total_tokens,
+            "evictions": self.evictions,
+        }
+
+
+def check_capacity(capacity_blocks: int) -> int:
+    """Return ``capacity_blocks``, or raise UsageError if no cache can have it."""
+    if isinstance(capacity_blocks, bool) or not isinstance(capacity_blocks, int | np.integer):
+        raise UsageError(f"capacity must be a whole number of blocks, not {capacity_blocks!r}")
+    if not 0 < capacity_blocks <= MOST_BLOCKS:
+        raise UsageError(
+            f"capacity must be from 1 to {MOST_BLOCKS:,} blocks, not {capacity_blocks:,}"
+        )
+    return int(capacity_blocks)
+
+
+@functools.lru_cache(maxsize=256)
+def _bound(policy: type[Policy], compiled: bool) -> Callable[..., int]:
+    return bind(replay_loop, policy.hooks(), compiled)
+
+
+def replay(
+    trace: Trace,
+    policy: str | Policy | type[Policy] = "lru",
+    capacity_blocks: int = 0,
+    *,
+    decisions: bool = False,
+    compiled: bool | None = None,
+) -> Replay:
+    """Replay ``trace``, one request after another, through a cache of ``capacity_blocks``.
+
+    The hit of a request is the longest resident prefix of its chain; missing nodes are stored in
+    chain order, and while the cache is full the policy's smallest evictable leaf outside this
+    chain leaves first; if there is none, the rest of the chain is not stored.
+
+    ``policy`` is a name, ``path.py:Name``, ``module:Name``, a class or an instance.
+    ``decisions=True`` keeps who left for whom. ``compiled=None`` compiles unless
+    KVSCHED_COMPILED=0. Cost: 5 to 100 ns a block reference compiled; memory about 30 bytes a
+    node. Raises UsageError for an unknown policy or an impossible capacity.
+    """
+    capacity = check_capacity(capacity_blocks)
+    chosen = make(policy)
+    if compiled is None:
+        compiled = compilation_enabled()
+    loop = _bound(type(chosen), compiled)
+    setup = Setup(trace.nodes, capacity, trace.block_size, trace)
+    state = chosen.prepare(setup)
+    table = empty_table(trace.parent, trace.depth, trace.tokens)
+    requests = len(trace)
+    counts = Counts(*(np.zeros(requests, np.int32) for _ in Counts._fields))
+    room = trace.references if decisions else 0
+    log = Decisions(np.empty(room, np.int32), np.empty(room, np.int32))
+    used = loop(table, state, capacity, trace.time_s, trace.starts, trace.chains, counts, log)
+    total = int(counts.evicted.sum(dtype=np.int64))
+    kept = Decisions(log.victim[:total], log.incoming[:total]) if decisions else None
+    return Replay(trace, chosen, capacity, *counts, int(used), kept)
