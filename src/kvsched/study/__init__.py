@@ -1,0 +1,1 @@
+"""Questions put to a trace: ceiling, comparison, anatomy of misses, worth, plan."""

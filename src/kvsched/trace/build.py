@@ -1,0 +1,239 @@
+"""From columns of requests and their block ids to a `Trace`: order, clock and forest."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+from kvsched.foundation.errors import UsageError
+from kvsched.foundation.jit import hot
+from kvsched.trace.model import (
+    NO_PARENT,
+    Float64s,
+    Int32s,
+    Int64s,
+    Labels,
+    Origin,
+    Trace,
+)
+
+_WORD = 0xFFFFFFFF
+_SMALLEST_TABLE = 1 << 12
+
+
+def build_trace(
+    *,
+    time_s: Float64s,
+    input_tokens: Int64s,
+    output_tokens: Int64s,
+    starts: Int64s,
+    keys: Int64s,
+    block_size: int,
+    origin: Origin,
+    scope: Int32s | None = None,
+    tenant: Labels | None = None,
+    session: Labels | None = None,
+    type: Labels | None = None,
+    model: Labels | None = None,
+    turn: Int32s | None = None,
+    priority: Int32s | None = None,
+    deadline_s: Float64s | None = None,
+    delay_s: Float64s | None = None,
+    note_sorting: bool = True,
+) -> Trace:
+    """Build the trace of R requests; ``keys[starts[r]:starts[r+1]]`` are request r's block ids.
+
+    ``time_s`` (R,) may be on any clock and in any order: requests are sorted by it (equal
+    times keep their order), which a note tells unless ``note_sorting`` is off, and shifted to
+    start at 0 (``deadline_s`` with it); ``origin.settings["first_timestamp_s"]`` keeps what was
+    there, unless the reader set it. Requests of different ``scope`` (R,) >= 0 never share a
+    node. Every request's tokens must reach into its last block. Nodes are numbered in order of
+    first appearance; a node's size is the first one seen.
+
+    Cost: O(B), 10 to 100 ns a reference. Memory: the trace's columns, ``keys``, and a table of
+    at most 16 bytes a node. Raises UsageError where the forest has over 2^31 nodes.
+    """
+    count = len(time_s)
+    if len(starts) != count + 1 or starts[-1] != len(keys):
+        raise ValueError("starts must have one entry more than there are requests, and end at B")
+    if scope is None:
+        scope = np.zeros(count, np.int32)
+    sizes = np.diff(starts)
+    notes = list(origin.notes)
+    late = int((np.diff(time_s) < 0).sum())
+    order: Int64s | None = None
+    if late:
+        order = np.argsort(time_s, kind="stable")
+        if note_sorting:
+            out = int((time_s < np.maximum.accumulate(time_s)).sum())
+            rows = "1 row was" if out == 1 else f"{out} rows were"
+            notes.append(f"{rows} out of time order and sorted")
+        sizes = sizes[order]
+
+    def take(column: Any) -> Any:
+        return column if column is None or order is None else column[order]
+
+    def relabel(labels: Labels | None) -> Labels | None:
+        return (
+            labels if labels is None or order is None else Labels(labels.codes[order], labels.names)
+        )
+
+    sorted_starts = np.zeros(count + 1, np.int64)
+    np.cumsum(sizes, out=sorted_starts[1:])
+    forest, resized = _intern(
+        order=order,
+        starts=starts,
+        keys=keys,
+        input_tokens=input_tokens,
+        scope=scope,
+        block_size=block_size,
+    )
+    if resized:
+        blocks = "1 block" if resized == 1 else f"{resized} blocks"
+        notes.append(f"{blocks} came again with another size; the first size is kept")
+    times = time_s if order is None else time_s[order]
+    first = float(times[0]) if count else 0.0
+    settings = {"first_timestamp_s": first, **origin.settings}
+    return Trace(
+        time_s=times - first,
+        input_tokens=take(input_tokens),
+        output_tokens=take(output_tokens),
+        starts=sorted_starts,
+        **forest,
+        block_size=block_size,
+        origin=dataclasses.replace(origin, notes=tuple(notes), settings=settings),
+        tenant=relabel(tenant),
+        session=relabel(session),
+        type=relabel(type),
+        model=relabel(model),
+        turn=take(turn),
+        priority=take(priority),
+        deadline_s=None if deadline_s is None else take(deadline_s) - first,
+        delay_s=take(delay_s),
+    )
+
+
+def _intern(
+    *,
+    order: Int64s | None,
+    starts: Int64s,
+    keys: Int64s,
+    input_tokens: Int64s,
+    scope: Int32s,
+    block_size: int,
+) -> tuple[dict[str, Any], int]:
+    """Number the nodes of all chains; return the trace's columns of them, and sizes that differ."""
+    if order is None:
+        order = np.arange(len(input_tokens), dtype=np.int64)
+    references = len(keys)
+    chains = np.empty(references, np.int32)
+    # Room for the worst case costs nothing: a page that is never written is never there.
+    parent, depth, tokens = (np.empty(references, np.int32) for _ in range(3))
+    key = np.empty(references, np.int64)
+    longest = int(np.diff(starts).max(initial=0))
+    room = max(_SMALLEST_TABLE, min(2 * references, 1 << 20), 4 * longest)
+    table = np.full(1 << (room - 1).bit_length(), -1, np.int32)
+    state = np.zeros(4, np.int64)  # next request, references written, nodes, sizes that differ
+    while True:
+        _intern_chains(
+            order, starts, keys, input_tokens, scope, block_size,
+            chains, parent, depth, tokens, key, table, state,
+        )  # fmt: skip
+        if state[0] == len(order):
+            break
+        if len(table) >= 1 << 32:
+            raise UsageError("the trace has more than 2^31 distinct blocks: cut it in pieces")
+        length = 2 * len(table)
+        del table  # never two at once
+        table = np.full(length, -1, np.int32)
+        _fill_table(table, parent, key, int(state[2]))
+    nodes = int(state[2])
+    for column in (parent, depth, tokens, key):
+        column.resize(nodes, refcheck=False)
+    np.maximum(parent, NO_PARENT, out=parent)
+    forest = {"chains": chains, "parent": parent, "depth": depth, "tokens": tokens, "key": key}
+    return forest, int(state[3])
+
+
+def _mix(above: int, key: int) -> int:
+    """A hash in 0 … 2^63 - 1; no product overflows, compiled or plain."""
+    value = ((above & _WORD) * 0x5BD1E995) ^ ((key & _WORD) * 0x2C1B3C6D)
+    value ^= ((key >> 32) & _WORD) * 0x297A2D39
+    value ^= value >> 31
+    value = (value & _WORD) * 0x45D9F3B5
+    return value ^ (value >> 29)
+
+
+@hot
+def _intern_chains(
+    order: Int64s,
+    starts: Int64s,
+    keys: Int64s,
+    input_tokens: Int64s,
+    scope: Int32s,
+    block_size: int,
+    chains: Int32s,
+    parent: Int32s,
+    depth: Int32s,
+    tokens: Int32s,
+    key: Int64s,
+    table: Int32s,
+    state: Int64s,
+) -> None:
+    """Intern request after request, until all are done or the table is half full.
+
+    A root's parent is kept as -1 - scope, so that roots of different scopes are different.
+    """
+    mask = len(table) - 1
+    at = int(state[1])
+    nodes = int(state[2])
+    resized = int(state[3])
+    turn = int(state[0])
+    while turn < len(order):
+        request = int(order[turn])
+        first = int(starts[request])
+        last = int(starts[request + 1])
+        if 2 * (nodes + last - first) > len(table):
+            break
+        above = -1 - int(scope[request])
+        left = int(input_tokens[request])
+        for place in range(first, last):
+            name = int(keys[place])
+            size = min(block_size, left)
+            left -= block_size
+            slot = _mix(above, name) & mask
+            node = int(table[slot])
+            while node >= 0 and (parent[node] != above or key[node] != name):
+                slot = (slot + 1) & mask
+                node = int(table[slot])
+            if node < 0:
+                node = nodes
+                nodes += 1
+                table[slot] = node
+                parent[node] = above
+                key[node] = name
+                depth[node] = place - first
+                tokens[node] = size
+            elif tokens[node] != size:
+                resized += 1
+            chains[at] = node
+            at += 1
+            above = node
+        turn += 1
+    state[0] = turn
+    state[1] = at
+    state[2] = nodes
+    state[3] = resized
+
+
+@hot
+def _fill_table(table: Int32s, parent: Int32s, key: Int64s, nodes: int) -> None:
+    """Enter the first ``nodes`` nodes into an empty table."""
+    mask = len(table) - 1
+    for node in range(nodes):
+        slot = _mix(int(parent[node]), int(key[node])) & mask
+        while table[slot] >= 0:
+            slot = (slot + 1) & mask
+        table[slot] = node

@@ -1,0 +1,43 @@
+"""The registry of trace formats. Adding one: a file with a `FORMAT`, and a line here."""
+
+from __future__ import annotations
+
+from kvsched.foundation.errors import InputError, UsageError
+from kvsched.trace import columns, mooncake, weka
+from kvsched.trace.reading import Format
+
+FORMATS: tuple[Format, ...] = (
+    columns.FORMAT,
+    weka.FORMAT,
+    mooncake.FORMAT,
+)
+"""In the order in which they are tried."""
+
+
+def known_names() -> str:
+    """The names of all formats, for a sentence."""
+    return ", ".join(sorted(known.name for known in FORMATS))
+
+
+def named_format(name: str) -> Format:
+    """The format of that name. Raises UsageError with the names there are."""
+    for known in FORMATS:
+        if known.name == name:
+            return known
+    raise UsageError(f"trace format {name!r} is not known: use one of {known_names()}")
+
+
+def detect_format(file: str, head: bytes) -> Format:
+    """The format that the first 64 KiB of ``file`` look like. Raises InputError."""
+    if not head:
+        raise InputError(file, "the file is empty")
+    for known in FORMATS:
+        if known.sniff(head):
+            return known
+    if b"\0" in head:
+        raise InputError(file, f"binary data, in none of the formats known: {known_names()}")
+    if not head.strip():
+        raise InputError(file, "the file is empty")
+    raise InputError(
+        file, f"its content is in none of the formats known: {known_names()} (--format names one)"
+    )

@@ -1,0 +1,88 @@
+"""Read any trace: `load_trace`."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from kvsched.foundation.errors import InputError, UsageError
+from kvsched.trace.arrivals import parse_arrivals
+from kvsched.trace.clock import check_unit
+from kvsched.trace.fields import MOST_TOKENS
+from kvsched.trace.formats import FORMATS, detect_format, named_format
+from kvsched.trace.model import Trace
+from kvsched.trace.reading import Format, ReadOptions
+from kvsched.trace.source import Progress, Source
+
+_FLAGS = {
+    "time_unit": "--time-unit",
+    "block_size": "--block-size",
+    "session_arrivals": "--session-arrivals",
+    "include_subagents": "--include-subagents",
+}
+
+
+def load_trace(
+    path: str | os.PathLike[str],
+    format: str | None = None,
+    *,
+    time_unit: str | None = None,
+    block_size: int | None = None,
+    session_arrivals: str = "zero",
+    seed: int = 0,
+    include_subagents: bool = False,
+    skip_bad_rows: bool = False,
+    progress: Progress | None = None,
+) -> Trace:
+    """Read a trace from a file, or from a folder of session files.
+
+    ``format`` is told from the content unless named; ``.gz`` and ``.zst`` of each are read.
+    ``time_unit`` (s, ms, us, ns) and ``block_size`` (tokens) override what the format has.
+    ``session_arrivals`` (``zero`` or ``poisson:RATE`` sessions a second, from ``seed``) places
+    sessions that have no common clock. ``skip_bad_rows`` leaves bad rows out and counts them in
+    ``origin.notes``. ``progress`` is told the bytes read and the bytes in all.
+
+    Raises InputError, which names file, row and fault, and UsageError for a wrong option.
+    """
+    check_unit(time_unit)
+    if block_size is not None and not 1 <= block_size <= MOST_TOKENS:
+        raise UsageError(f"block size {block_size} is out of range: 1 to {MOST_TOKENS} tokens")
+    parse_arrivals(session_arrivals)
+    options = ReadOptions(
+        time_unit=time_unit,
+        block_size=block_size,
+        session_arrivals=session_arrivals,
+        seed=seed,
+        include_subagents=include_subagents,
+        skip_bad_rows=skip_bad_rows,
+        progress=progress,
+    )
+    chosen = None if format is None else named_format(format)
+    where = Path(path)
+    if where.is_dir():
+        return _load_folder(where, chosen, options)
+    with Source(where, progress) as source:
+        head = source.head()
+        if not head:
+            raise InputError(source.name, "the file is empty")
+        if chosen is None:
+            chosen = detect_format(source.name, head)
+        _check_options(chosen, options)
+        return chosen.read(source, options)
+
+
+def _load_folder(folder: Path, chosen: Format | None, options: ReadOptions) -> Trace:
+    if chosen is None:
+        chosen = next(known for known in FORMATS if known.read_folder is not None)
+    if chosen.read_folder is None:
+        raise InputError(str(folder), f"is a folder; the {chosen.name} reader reads one file")
+    _check_options(chosen, options)
+    return chosen.read_folder(folder, options)
+
+
+def _check_options(chosen: Format, options: ReadOptions) -> None:
+    """Refuse an option that the reader would ignore: silence would look like consent."""
+    usual = ReadOptions()
+    for name, flag in _FLAGS.items():
+        if name not in chosen.options and getattr(options, name) != getattr(usual, name):
+            raise UsageError(f"{flag} means nothing for a trace in the format {chosen.name}")
