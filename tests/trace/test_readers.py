@@ -52,7 +52,7 @@ def test_weka(shared_traces: Path) -> None:
         "4 rows without hash_ids left out",
         "50 nested requests of subagents left out (--include-subagents adds them)",
     )
-    assert int((trace.parent < 0).sum()) == 52
+    assert int((trace.parent < 0).sum()) == 55
     more = load_trace(shared_traces / "weka", include_subagents=True)
     assert len(more) == 3_160
     assert more.digest != trace.digest

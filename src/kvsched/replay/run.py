@@ -14,8 +14,10 @@ from kvsched.foundation.errors import UsageError
 from kvsched.foundation.jit import bind, compilation_enabled
 from kvsched.kernel.table import empty_table
 from kvsched.policy.base import Policy, Setup
+from kvsched.policy.lru import LRU
 from kvsched.policy.registry import make
 from kvsched.replay.loop import Counts, Decisions, replay_loop
+from kvsched.replay.lru_runs import lru_replay
 from kvsched.trace.model import Trace
 
 MOST_BLOCKS = 2**31 - 1
@@ -116,6 +118,7 @@ def replay(
     *,
     decisions: bool = False,
     compiled: bool | None = None,
+    fast: bool = True,
 ) -> Replay:
     """Replay ``trace``, one request after another, through a cache of ``capacity_blocks``.
 
@@ -125,22 +128,24 @@ def replay(
 
     ``policy`` is a name, ``path.py:Name``, ``module:Name``, a class or an instance.
     ``decisions=True`` keeps who left for whom. ``compiled=None`` compiles unless
-    KVSCHED_COMPILED=0. Cost: 5 to 100 ns a block reference compiled; memory about 30 bytes a
+    KVSCHED_COMPILED=0; ``fast=False`` keeps LRU from its fast path. Cost: 2 to 100 ns a block reference compiled; memory about 30 bytes a
     node. Raises UsageError for an unknown policy or an impossible capacity.
     """
     capacity = check_capacity(capacity_blocks)
     chosen = make(policy)
     if compiled is None:
         compiled = compilation_enabled()
-    loop = _bound(type(chosen), compiled)
-    setup = Setup(trace.nodes, capacity, trace.block_size, trace)
-    state = chosen.prepare(setup)
-    table = empty_table(trace.parent, trace.depth, trace.tokens)
     requests = len(trace)
     counts = Counts(*(np.zeros(requests, np.int32) for _ in Counts._fields))
     room = trace.references if decisions else 0
     log = Decisions(np.empty(room, np.int32), np.empty(room, np.int32))
-    used = loop(table, state, capacity, trace.time_s, trace.starts, trace.chains, counts, log)
+    if type(chosen) is LRU and fast:
+        used = lru_replay(trace, capacity, counts, log, compiled)
+    else:
+        state = chosen.prepare(Setup(trace.nodes, capacity, trace.block_size, trace))
+        table = empty_table(trace.parent, trace.depth, trace.tokens)
+        loop = _bound(type(chosen), compiled)
+        used = loop(table, state, capacity, trace.time_s, trace.starts, trace.chains, counts, log)
     total = int(counts.evicted.sum(dtype=np.int64))
     kept = Decisions(log.victim[:total], log.incoming[:total]) if decisions else None
     return Replay(trace, chosen, capacity, *counts, int(used), kept)

@@ -20,7 +20,7 @@ from kvsched.trace.model import (
 )
 
 _WORD = 0xFFFFFFFF
-_SMALLEST_TABLE = 1 << 12
+_FIRST_TABLE = 1 << 20
 
 
 def build_trace(
@@ -132,8 +132,7 @@ def _intern(
     # Room for the worst case costs nothing: a page that is never written is never there.
     parent, depth, tokens = (np.empty(references, np.int32) for _ in range(3))
     key = np.empty(references, np.int64)
-    longest = int(np.diff(starts).max(initial=0))
-    room = max(_SMALLEST_TABLE, min(2 * references, 1 << 20), 4 * longest)
+    room = max(16, min(2 * references, _FIRST_TABLE))
     table = np.full(1 << (room - 1).bit_length(), -1, np.int32)
     state = np.zeros(4, np.int64)  # next request, references written, nodes, sizes that differ
     while True:

@@ -25,7 +25,7 @@ PRESETS: dict[str, str] = {
         "'KVCache Cache in the Wild' (ATC'25): just over half of the blocks at best, skewed to "
         "few of them, four fifths of it within ten minutes, single-turn requests included"
     ),
-    "day": "The traffic of `chat` over one day, busiest at noon, from eight tenants",
+    "day": "The sessions of `chat`, whole ones from eight tenants, over one day, busiest at noon",
     "mooncake-conversation": (
         "Kimi's chat as in Mooncake's conversation trace (FAST'25): 512-token blocks, an hour, "
         "3 s clock, mean prompt 12,035 and answer 343 tokens, at best 36.6% of blocks reused"
@@ -62,12 +62,12 @@ def preset(name: str, **overrides: Any) -> Workload:
 
 
 def _chat_streams() -> tuple[Stream, ...]:
-    output = Spread(median=165, sigma=0.8, low=1, high=1000)
+    output = Spread(median=160, sigma=0.8, low=1, high=1000)
     return (
         Stream(
             name="chat",
             share=0.63,
-            turns=Turns(mean=4.6, shape="lognormal", sigma=0.8, most=60),
+            turns=Turns(mean=4.8, shape="lognormal", sigma=0.8, most=60),
             prompts=Prompts(
                 count=40,
                 exponent=1.1,
@@ -76,7 +76,7 @@ def _chat_streams() -> tuple[Stream, ...]:
             first=Spread(median=160, sigma=1.3, low=4, high=8000),
             text=Spread(median=60, sigma=1.2, low=2, high=4000),
             output=output,
-            think_s=Spread(median=330, sigma=1.7, low=2, high=7200),
+            think_s=Spread(median=400, sigma=1.7, low=2, high=7200),
         ),
         Stream(
             name="api",
@@ -117,7 +117,7 @@ def _chat() -> Workload:
 def _day() -> Workload:
     return Workload(
         name="day",
-        requests=19_500,
+        requests=18_500,
         rate=20_000 / 86_400,
         arrivals=Day(amplitude=0.8),
         block_size=16,

@@ -1,0 +1,79 @@
+"""A tiny exact simulation of flat caches: it checks that the peer is used as it should be."""
+
+from __future__ import annotations
+
+import heapq
+from collections import OrderedDict
+
+
+def lru(stream: list[int], capacity: int) -> int:
+    """Hits of least recently used."""
+    cache: OrderedDict[int, None] = OrderedDict()
+    hits = 0
+    for item in stream:
+        if item in cache:
+            hits += 1
+            cache.move_to_end(item)
+            continue
+        if len(cache) == capacity:
+            cache.popitem(last=False)
+        cache[item] = None
+    return hits
+
+
+def fifo(stream: list[int], capacity: int) -> int:
+    """Hits of first in, first out."""
+    cache: OrderedDict[int, None] = OrderedDict()
+    hits = 0
+    for item in stream:
+        if item in cache:
+            hits += 1
+            continue
+        if len(cache) == capacity:
+            cache.popitem(last=False)
+        cache[item] = None
+    return hits
+
+
+def lfu(stream: list[int], capacity: int) -> int:
+    """Hits of least frequently used: least recent among equals, counts forgotten at eviction."""
+    count: dict[int, int] = {}
+    classes: dict[int, OrderedDict[int, None]] = {}
+    lowest = 1
+    hits = 0
+    for item in stream:
+        uses = count.get(item, 0)
+        if uses:
+            hits += 1
+            del classes[uses][item]
+            if not classes[uses] and lowest == uses:
+                lowest = uses + 1
+        else:
+            if len(count) == capacity:
+                while not classes.get(lowest):
+                    lowest += 1
+                del count[classes[lowest].popitem(last=False)[0]]
+            lowest = 1
+        count[item] = uses + 1
+        classes.setdefault(uses + 1, OrderedDict())[item] = None
+    return hits
+
+
+def belady(stream: list[int], capacity: int, following: list[int]) -> int:
+    """Hits of the farthest next use; an object without a next use is not kept."""
+    cache: dict[int, int] = {}
+    heap: list[tuple[int, int]] = []
+    hits = 0
+    for item, after in zip(stream, following, strict=True):
+        if item in cache:
+            hits += 1
+            del cache[item]
+        if after < 0:
+            continue
+        if len(cache) == capacity:
+            while cache.get(heap[0][1]) != -heap[0][0]:
+                heapq.heappop(heap)
+            del cache[heapq.heappop(heap)[1]]
+        cache[item] = after
+        heapq.heappush(heap, (-after, item))
+    return hits
