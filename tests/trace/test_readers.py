@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import zstandard
 
+from kvsched.foundation.jit import compilation_enabled
 from kvsched.trace.check import structural_fault
 from kvsched.trace.columns import write_columns
 from kvsched.trace.load import load_trace
@@ -89,7 +90,7 @@ def _median(call: object, times: int = 7) -> float:
 
 
 def _ratio(path: Path) -> float:
-    """Reading to a Trace against plain json.loads over the lines, interleaved by the caller."""
+    """Reading to a Trace against plain json.loads over the lines."""
 
     def plain() -> list[object]:
         with path.open() as file:
@@ -98,6 +99,7 @@ def _ratio(path: Path) -> float:
     return _median(lambda: load_trace(path)) / _median(plain)
 
 
+@pytest.mark.skipif(not compilation_enabled(), reason="a ratio of compiled code")
 def test_reading_is_faster_than_plain_json(shared_traces: Path) -> None:
     path = shared_traces / "mooncake" / "conversation_trace.jsonl"
     load_trace(path)  # compiles
@@ -291,6 +293,9 @@ def test_sessions_never_share(tmp_path: Path) -> None:
         "1 request says fewer tokens than the blocks hold; the blocks count",
         "1 session has the id of another file and kept apart from it",
     )
+    copy = tmp_path / "copy.kvtrace.gz"
+    write_columns(trace, copy)
+    assert load_trace(copy).digest == trace.digest
     more = load_trace(tmp_path, include_subagents=True)
     assert more.time_s.tolist() == [0, 0, 3, 5, 5]
     assert more.session is not None

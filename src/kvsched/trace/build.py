@@ -18,6 +18,7 @@ from kvsched.trace.model import (
     Origin,
     Trace,
 )
+from kvsched.trace.reading import counted
 
 _WORD = 0xFFFFFFFF
 _FIRST_TABLE = 1 << 20
@@ -52,7 +53,7 @@ def build_trace(
     node. Every request's tokens must reach into its last block. Nodes are numbered in order of
     first appearance; a node's size is the first one seen.
 
-    Cost: O(B), 10 to 100 ns a reference. Memory: the trace's columns, ``keys``, and a table of
+    Cost: O(B), 50 to 200 ns a reference. Memory: the trace's columns, ``keys``, and a table of
     at most 16 bytes a node. Raises UsageError where the forest has over 2^31 nodes.
     """
     count = len(time_s)
@@ -68,8 +69,7 @@ def build_trace(
         order = np.argsort(time_s, kind="stable")
         if note_sorting:
             out = int((time_s < np.maximum.accumulate(time_s)).sum())
-            rows = "1 row was" if out == 1 else f"{out} rows were"
-            notes.append(f"{rows} out of time order and sorted")
+            notes.append(f"{counted(out, 'row was', 'rows were')} out of time order and sorted")
         sizes = sizes[order]
 
     def take(column: Any) -> Any:
@@ -91,7 +91,7 @@ def build_trace(
         block_size=block_size,
     )
     if resized:
-        blocks = "1 block" if resized == 1 else f"{resized} blocks"
+        blocks = counted(resized, "block", "blocks")
         notes.append(f"{blocks} came again with another size; the first size is kept")
     times = time_s if order is None else time_s[order]
     first = float(times[0]) if count else 0.0

@@ -13,6 +13,7 @@ from kvsched.trace.model import Int64s
 
 NEGATIVE, ABOVE_SIGNED = 1, 2
 CLASH = NEGATIVE | ABOVE_SIGNED
+CLASH_FAULT = "block ids are both negative and above 2^63: they would meet"
 _UNEXPECTED = -1
 _WORD = 0xFFFFFFFF
 

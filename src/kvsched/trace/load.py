@@ -12,7 +12,7 @@ from kvsched.trace.fields import MOST_TOKENS
 from kvsched.trace.formats import FORMATS, detect_format, named_format
 from kvsched.trace.model import Trace
 from kvsched.trace.reading import Format, ReadOptions
-from kvsched.trace.source import Progress, Source
+from kvsched.trace.source import Progress, Source, os_fault
 
 _FLAGS = {
     "time_unit": "--time-unit",
@@ -59,7 +59,11 @@ def load_trace(
     )
     chosen = None if format is None else named_format(format)
     where = Path(path)
-    if where.is_dir():
+    try:
+        folder = where.is_dir()
+    except OSError as error:
+        raise InputError(str(where), os_fault(error)) from error
+    if folder:
         return _load_folder(where, chosen, options)
     with Source(where, progress) as source:
         head = source.head()

@@ -17,6 +17,18 @@ Float64s = NDArray[np.float64]
 NO_PARENT = -1
 UNKNOWN = -1
 
+_COLUMNS = (
+    "time_s",
+    "input_tokens",
+    "output_tokens",
+    "starts",
+    "chains",
+    "parent",
+    "depth",
+    "tokens",
+    "key",
+)
+
 
 class Labels(NamedTuple):
     """A column of names: ``codes`` (R,) int32 index ``names``; -1 where a request has none."""
@@ -123,8 +135,7 @@ class Trace:
 
     def columns(self) -> dict[str, NDArray[Any]]:
         """Every array by name, in a fixed order; label columns as ``NAME.codes``. O(1)."""
-        names = "time_s input_tokens output_tokens starts chains parent depth tokens key".split()
-        found: dict[str, NDArray[Any]] = {name: getattr(self, name) for name in names}
+        found: dict[str, NDArray[Any]] = {name: getattr(self, name) for name in _COLUMNS}
         for name in ("tenant", "session", "type", "model"):
             labels: Labels | None = getattr(self, name)
             if labels is not None:
@@ -144,7 +155,7 @@ class Trace:
         state = hashlib.sha256(f"kvsched trace 1\nblock_size {self.block_size}\n".encode())
         for name, array in self.columns().items():
             state.update(f"{name} {array.dtype.str} {len(array)}\n".encode())
-            state.update(memoryview(np.ascontiguousarray(array)).cast("B"))
+            state.update(np.ascontiguousarray(array).view(np.uint8).data)
         for name in ("tenant", "session", "type", "model"):
             labels: Labels | None = getattr(self, name)
             if labels is not None:

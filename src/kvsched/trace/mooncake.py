@@ -20,7 +20,7 @@ from kvsched.trace import clock, fields
 from kvsched.trace.build import build_trace
 from kvsched.trace.fields import FARTHEST_TIME, RowError
 from kvsched.trace.fit import BlockFit
-from kvsched.trace.ids import CLASH, pack_ids, parse_id_lists
+from kvsched.trace.ids import CLASH, CLASH_FAULT, pack_ids, parse_id_lists
 from kvsched.trace.model import UNKNOWN, Float64s, Int64s, Origin, Trace
 from kvsched.trace.reading import Format, Growing, LabelColumn, ReadOptions, Skipped
 from kvsched.trace.source import Source
@@ -257,7 +257,7 @@ def read(source: Source, options: ReadOptions) -> Trace:
     if not len(columns.times):
         raise skipped.nothing_left()
     if columns.signs == CLASH:
-        raise InputError(source.name, "block ids are both negative and above 2^63: they would meet")
+        raise InputError(source.name, CLASH_FAULT)
     times = columns.times.finish()
     unit, unit_notes = clock.find_unit(
         source.name, times, columns.lines.finish(), options.time_unit, TIME_UNIT

@@ -102,6 +102,11 @@ class LabelColumn:
         return Labels(codes, tuple(self._names)) if self._names else None
 
 
+def counted(count: int, one: str, many: str) -> str:
+    """A number with the right form of what it counts."""
+    return f"1 {one}" if count == 1 else f"{count} {many}"
+
+
 @dataclass
 class Skipped:
     """Rows left out because they are bad: counted, the first one remembered."""
@@ -121,7 +126,7 @@ class Skipped:
         if self.first is None:
             return ()
         name = Path(self.first.file).name
-        rows = "1 bad row was" if self.count == 1 else f"{self.count} bad rows were"
+        rows = counted(self.count, "bad row was", "bad rows were")
         return (f"{rows} left out; the first: {name}, row {self.first.row}: {self.first.fault}",)
 
     def nothing_left(self) -> InputError:

@@ -24,9 +24,16 @@ from kvsched.trace import fields
 from kvsched.trace.arrivals import session_starts
 from kvsched.trace.build import build_trace
 from kvsched.trace.fields import FARTHEST_TIME, RowError
-from kvsched.trace.ids import CLASH, pack_ids, parse_id_lists
+from kvsched.trace.ids import CLASH, CLASH_FAULT, pack_ids, parse_id_lists
 from kvsched.trace.model import Int64s, Origin, Trace
-from kvsched.trace.reading import Format, Growing, LabelColumn, ReadOptions, Skipped
+from kvsched.trace.reading import (
+    Format,
+    Growing,
+    LabelColumn,
+    ReadOptions,
+    Skipped,
+    counted,
+)
 from kvsched.trace.source import Progress, Source, os_fault
 
 SUFFIXES = (".json", ".json.gz", ".json.zst")
@@ -245,10 +252,6 @@ def _name(value: Any) -> str | None:
     return None if value is None else str(value)
 
 
-def _plural(count: int, one: str, many: str) -> str:
-    return f"1 {one}" if count == 1 else f"{count} {many}"
-
-
 class _Sessions:
     """Sessions read so far: the columns, and what there is to tell about them."""
 
@@ -282,9 +285,7 @@ class _Sessions:
         scope = self.files + 1 if rows.local else 0
         self.columns.append(rows, name, scope, float(self.starts[self.files]))
         if self.columns.signs[scope] == CLASH:
-            raise InputError(
-                source.name, "block ids are both negative and above 2^63: they would meet"
-            )
+            raise InputError(source.name, CLASH_FAULT)
         said = np.array([request.input for request in rows.requests], np.int64)
         held = rows.blocks * rows.block_size
         self.less += int((said < held).sum())
@@ -301,18 +302,18 @@ class _Sessions:
         elif self.files > 1:
             yield f"the clocks of all {self.files} sessions start at 0"
         if self.without_ids:
-            yield f"{_plural(self.without_ids, 'row', 'rows')} without hash_ids left out"
+            yield f"{counted(self.without_ids, 'row', 'rows')} without hash_ids left out"
         if self.nested:
-            rows = _plural(self.nested, "nested request", "nested requests")
+            rows = counted(self.nested, "nested request", "nested requests")
             yield f"{rows} of subagents left out (--include-subagents adds them)"
         if self.less:
-            rows = _plural(self.less, "request says", "requests say")
+            rows = counted(self.less, "request says", "requests say")
             yield f"{rows} fewer tokens than the blocks hold; the blocks count"
         if self.more:
-            rows = _plural(self.more, "request has", "requests have")
+            rows = counted(self.more, "request has", "requests have")
             yield f"{rows} a block or more of tokens that no id covers"
         if self.same_id:
-            rows = _plural(self.same_id, "session has", "sessions have")
+            rows = counted(self.same_id, "session has", "sessions have")
             yield f"{rows} the id of another file and kept apart from it"
         yield from self.skipped.notes()
 

@@ -25,17 +25,16 @@ def times_to_reuse(trace: Trace) -> np.ndarray:
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
 @pytest.mark.parametrize(
-    ("name", "requests", "mean_input", "mean_output", "best"),
+    ("name", "aims"),
     [
-        ("chat", 15_000, 1_155, 211, 0.54),
-        ("mooncake-conversation", 12_031, 12_035, 343, 0.366),
-        ("mooncake-toolagent", 23_608, 8_596, 182, 0.59),
-        ("weka-coding-agents", 3_110, 94_747, 411, 0.962),
+        ("chat", (15_000, 1_155, 211, 0.54)),
+        ("mooncake-conversation", (12_031, 12_035, 343, 0.366)),
+        ("mooncake-toolagent", (23_608, 8_596, 182, 0.59)),
+        ("weka-coding-agents", (3_110, 94_747, 411, 0.962)),
     ],
 )
-def test_published_statistics(
-    name: str, requests: int, mean_input: int, mean_output: int, best: float, seed: int
-) -> None:
+def test_published_statistics(name: str, aims: tuple[int, int, int, float], seed: int) -> None:
+    requests, mean_input, mean_output, best = aims
     trace = generate(preset(name), seed)
     assert len(trace) == requests
     assert trace.input_tokens.mean() == pytest.approx(mean_input, rel=0.12)
@@ -66,8 +65,10 @@ def test_reuse_in_chat_is_skewed() -> None:
     assert hits[: len(hits) // 10].sum() / hits.sum() == pytest.approx(0.77, abs=0.08)
 
 
-def test_a_day_is_a_day() -> None:
-    assert generate(preset("day"), 1).duration_s == pytest.approx(86_400, rel=0.06)
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_a_day_is_a_day(seed: int) -> None:
+    # The last hours are so quiet that a few hundred requests more or less make an hour.
+    assert generate(preset("day"), seed).duration_s == pytest.approx(86_400, rel=0.15)
 
 
 def test_the_default_is_quick() -> None:

@@ -45,7 +45,7 @@ NAN, INF = float("nan"), float("inf")
         ),
         ("requests", "many", "requests: Expected `int`, got `str`"),
         ("on_limit", "explode", "on_limit: Invalid enum value 'explode'"),
-        ("arrivals", "tides", "arrivals: Invalid value 'tides'"),
+        ("arrivals", "tides", "arrivals must be poisson, bursts, day, not 'tides'"),
         ("duration_s", 0, "duration_s must be above 0 and at most 1000000000, not 0"),
         ("duration_s", NAN, "duration_s must be above 0 and at most 1000000000, not nan"),
         ("duration_s", "long", "duration_s must be a number, not 'long'"),
@@ -84,7 +84,7 @@ def changed(**fields: object) -> Workload:
 
 
 def test_a_workload_built_by_hand_is_checked_as_well() -> None:
-    with pytest.raises(UsageError, match="^requests must be from 1"):
+    with pytest.raises(UsageError, match=r"^requests must be from 1"):
         generate(changed(requests=0), 1)
     with pytest.raises(UsageError, match=r"^requests: Expected `int`, got `float`"):
         generate(changed(requests=1.5), 1)
@@ -94,18 +94,18 @@ def test_a_workload_built_by_hand_is_checked_as_well() -> None:
 
 def test_streams_must_be_there_and_differ() -> None:
     chat: Stream = preset("chat").streams[0]
-    with pytest.raises(UsageError, match="^streams must have at least one"):
+    with pytest.raises(UsageError, match=r"^streams must have at least one"):
         generate(changed(streams=()), 1)
-    with pytest.raises(UsageError, match="^streams: names must differ"):
+    with pytest.raises(UsageError, match=r"^streams: names must differ"):
         generate(changed(streams=(chat, chat)), 1)
-    with pytest.raises(UsageError, match="^streams: the shares"):
+    with pytest.raises(UsageError, match=r"^streams: the shares"):
         generate(changed(streams=(msgspec.structs.replace(chat, share=0),)), 1)
 
 
 def test_too_much_is_refused_before_it_is_allocated() -> None:
-    with pytest.raises(UsageError, match="^requests, block_size: .* at most 2147483647"):
+    with pytest.raises(UsageError, match=r"^requests, block_size: .* at most 2147483647"):
         generate(preset("weka-coding-agents", block_size=1, requests=40_000), 1)
-    with pytest.raises(UsageError, match="^requests, rate, warm_up_s: "):
+    with pytest.raises(UsageError, match=r"^requests, rate, warm_up_s: "):
         generate(preset("chat", warm_up_s=1e9), 1)
 
 

@@ -256,7 +256,7 @@ def test_documents_shared_by_sessions_are_the_same_nodes() -> None:
 def test_the_context_limit(on_limit: str) -> None:
     stream = msgspec.structs.replace(CHAT, turns=Turns(mean=40))
     workload = msgspec.structs.replace(
-        SMALL, streams=(stream,), context_limit=1000, on_limit=on_limit
+        SMALL, rate=0.02, streams=(stream,), context_limit=1000, on_limit=on_limit
     )
     trace = generate(workload, 4)
     check_trace(trace, workload)
@@ -273,10 +273,46 @@ def test_the_context_limit(on_limit: str) -> None:
         assert middle < 400 if on_limit == "restart" else middle > 400
 
 
+@pytest.mark.parametrize(
+    ("on_limit", "lengths"),
+    [
+        # 30 stand before, every turn adds 10, every answer 10: at most 100 fit.
+        ("restart", [40, 60, 80, 100, 40, 60, 80, 100, 40]),
+        ("truncate", [40, 60, 80, 100, 70, 90, 70, 90, 70]),
+        ("end", [40, 60, 80, 100]),
+    ],
+)
+def test_prompt_lengths_to_the_token(on_limit: str, lengths: list[int]) -> None:
+    ten = Spread(median=10)
+    stream = msgspec.structs.replace(
+        CHAT,
+        prompts=Prompts(count=1, tokens=Spread(median=30)),
+        turns=Turns(mean=9, shape="lognormal", sigma=0.0),
+        first=ten,
+        text=ten,
+        output=ten,
+    )
+    workload = msgspec.structs.replace(
+        SMALL, rate=0.001, streams=(stream,), context_limit=100, on_limit=on_limit
+    )
+    trace = generate(workload, 4)
+    assert trace.session is not None
+    one = trace.input_tokens[trace.session.codes == 0]
+    assert one.tolist() == lengths
+
+
+def test_turns_at_one_instant_stay_in_order() -> None:
+    none = Spread(median=0)
+    stream = msgspec.structs.replace(CHAT, turns=Turns(mean=30), think_s=none, output=none)
+    trace = generate(msgspec.structs.replace(SMALL, requests=3000, streams=(stream,)), 4)
+    check_sessions(trace)
+    assert (np.diff(trace.time_s) == 0).mean() > 0.9
+
+
 def test_tools_come_faster_than_people() -> None:
     tools = Tools(share=0.9, time_s=Spread(median=1), tokens=Spread(median=300))
     stream = msgspec.structs.replace(CHAT, tools=tools, think_s=Spread(median=100))
-    trace = generate(msgspec.structs.replace(SMALL, streams=(stream,)), 4)
+    trace = generate(msgspec.structs.replace(SMALL, rate=0.001, streams=(stream,)), 4)
     assert trace.delay_s is not None
     delays = trace.delay_s[~np.isnan(trace.delay_s)]
     assert set(delays) == {1.0, 100.0}

@@ -71,7 +71,7 @@ def _chat_streams() -> tuple[Stream, ...]:
             prompts=Prompts(
                 count=40,
                 exponent=1.1,
-                tokens=Spread(median=210, sigma=0.7, low=30, high=2000),
+                tokens=Spread(median=240, sigma=0.7, low=30, high=2000),
             ),
             first=Spread(median=160, sigma=1.3, low=4, high=8000),
             text=Spread(median=60, sigma=1.2, low=2, high=4000),
@@ -117,7 +117,7 @@ def _chat() -> Workload:
 def _day() -> Workload:
     return Workload(
         name="day",
-        requests=18_500,
+        requests=19_200,
         rate=20_000 / 86_400,
         arrivals=Day(amplitude=0.8),
         block_size=16,

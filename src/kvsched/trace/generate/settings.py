@@ -13,6 +13,8 @@ import msgspec
 from kvsched.foundation.errors import UsageError
 from kvsched.trace.generate.workload import Between, Spread, Stream, Workload
 
+_ARRIVALS = ("poisson", "bursts", "day")
+
 
 def check(workload: Workload) -> None:
     """Check every setting of ``workload``. Raises UsageError naming the first that is wrong."""
@@ -46,19 +48,24 @@ def _check_stream(workload: Workload, stream: Stream) -> None:
             raise UsageError(f"{stream.name}.{name}.high must be at least 1, not {spread.high:g}")
     longest = 0
     if stream.prompts is not None:
-        longest += workload.preamble_tokens + math.ceil(stream.prompts.tokens.high)
+        longest += workload.preamble_tokens + _longest(stream.prompts.tokens)
         if workload.tenants * stream.prompts.count > 10**7:
             raise UsageError(
                 f"{stream.name}.prompts.count must be from 1 to {10**7 // workload.tenants} "
                 f"with {workload.tenants} tenants, not {stream.prompts.count}"
             )
     if stream.documents is not None:
-        longest += stream.documents.each * math.ceil(stream.documents.tokens.high)
+        longest += stream.documents.each * _longest(stream.documents.tokens)
     if longest >= workload.context_limit:
         raise UsageError(
             f"context_limit must be above {longest}, the longest preamble, system prompt and "
             f"documents of stream {stream.name}, not {workload.context_limit}"
         )
+
+
+def _longest(spread: Spread) -> int:
+    most = spread.high if spread.sigma > 0 else min(max(spread.median, spread.low), spread.high)
+    return math.ceil(most)
 
 
 def changed(workload: Workload, overrides: dict[str, Any]) -> Workload:
@@ -106,6 +113,8 @@ def _put(tree: dict[str, Any], path: str, value: Any) -> None:
     head, *steps = path.split(".")
     streams = {stream["name"]: stream for stream in tree["streams"]}
     if head == "arrivals" and not steps and isinstance(value, str):
+        if value not in _ARRIVALS:
+            raise UsageError(f"arrivals must be {', '.join(_ARRIVALS)}, not {value!r}")
         tree["arrivals"] = {"type": value}
         return
     if not steps and head in tree:

@@ -1,0 +1,76 @@
+"""The kernel on the conversation trace against a bare loop over the same references."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import inputs
+import numpy as np
+from measure import Row, Section, Side, alternate, at_most, timed
+
+from kvsched.foundation.jit import hot
+from kvsched.replay.run import replay
+
+CAPACITY = 5_859
+HEAPS = ("fifo", "lfu", "opt", "opt-fit")
+
+SIDES = """\
+One replay of the conversation trace ({references:,} references, {nodes:,} nodes) at {capacity:,}
+blocks, warm, on one thread: `replay()` as a user calls it, the allocation of its arrays included.
+Against it a compiled loop over the same requests and references that only reads one byte of each
+node's state, and one that reads that and the node's list links (9 bytes)."""
+
+
+@hot
+def _bare(starts: Any, chains: Any, resident: Any) -> int:
+    found = 0
+    for request in range(len(starts) - 1):
+        for at in range(starts[request], starts[request + 1]):
+            found += resident[chains[at]]
+    return found
+
+
+@hot
+def _bare_links(starts: Any, chains: Any, resident: Any, links: Any) -> int:
+    found = 0
+    for request in range(len(starts) - 1):
+        for at in range(starts[request], starts[request + 1]):
+            node = chains[at]
+            found += resident[node] + links[node, 0] + links[node, 1]
+    return found
+
+
+def run() -> Section:
+    """Measure."""
+    trace = inputs.conversation()
+    resident = np.zeros(trace.nodes, np.uint8)
+    links = np.zeros((trace.nodes + 1, 2), np.int32)
+    policies = ("lru", *HEAPS)
+    sides = alternate(
+        timed(lambda: _bare(trace.starts, trace.chains, resident)),
+        timed(lambda: _bare_links(trace.starts, trace.chains, resident, links)),
+        *(timed(lambda name=name: replay(trace, name, CAPACITY)) for name in policies),
+        rounds=21,
+    )
+    byte, linked, lru, *heaps = sides
+    section = Section(
+        "Kernel",
+        SIDES.format(references=trace.references, nodes=trace.nodes, capacity=CAPACITY),
+    )
+    section.rows = [
+        at_most("list (lru), loop reads one byte", lru, byte, 2),
+        at_most("list (lru), loop reads the links too", lru, linked, 2),
+        *(
+            at_most(f"heap ({name}), loop reads one byte", side, byte, 20)
+            for name, side in zip(HEAPS, heaps, strict=True)
+        ),
+        *(
+            Row(f"{name} by reference", _each(side, trace.references))
+            for name, side in zip(("bare loop", *policies), (byte, lru, *heaps), strict=True)
+        ),
+    ]
+    return section
+
+
+def _each(side: Side, references: int) -> str:
+    return f"{side.median / references * 1e9:.1f} ns"

@@ -1,0 +1,105 @@
+"""The parts of a result that only say what was studied, and what the numbers mean."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kvsched.catalog import Accelerator, Capacity, Model
+from kvsched.replay.curve import LRUCurve
+from kvsched.study.result import CapacitySummary, Ceiling, TraceSummary
+from kvsched.trace.model import Trace
+
+DEFINITIONS = {
+    "replay": "sequential: one request after another in time order, each ends before the next "
+    "begins",
+    "hit": "the longest resident prefix of a request's chain when it is looked up",
+    "block": "one node: a block of one particular prefix, identified by (parent, key); a capacity "
+    "block is one node, partial or not",
+    "tail_counted": "a partial last block of a prompt is a node and can be hit",
+    "warm_up_share": "0: the cache starts empty and every request counts",
+    "engine": "generic: every node can be stored and hit",
+    "generated_tokens_cached": "no: only prompts are stored",
+    "token_share": "hit tokens over all prompt tokens",
+    "block_share": "hit blocks over all block references",
+    "ceiling": "the hits of an unlimited cache",
+    "opt-fit": "Belady's rule where everything that fits is stored: the best an engine's own pool "
+    "could do (in hit blocks of equal size)",
+    "opt": "Belady's rule with the choice not to store: the bound of any cache",
+    "gap_closed": "(hit tokens − LRU's) / (opt-fit's − LRU's)",
+    "compulsory": "prompt tokens never seen before",
+    "tail": "prompt tokens that no node covers",
+    "capacity": "prompt tokens seen before that the policy and opt-fit both miss",
+    "regret": "prompt tokens that opt-fit hits and the policy does not",
+    "luck": "prompt tokens that the policy hits and opt-fit does not; beside the five classes",
+    "bypass": "hit tokens of opt minus those of opt-fit",
+    "knee": "where a curve lies farthest above the line from nothing to its first maximum",
+}
+
+
+def trace(trace: Trace) -> TraceSummary:
+    """Summarise the workload. O(R)."""
+    count = len(trace)
+    prompt, output = int(trace.input_tokens.sum()), int(trace.output_tokens.sum())
+    return TraceSummary(
+        source=trace.origin.source,
+        format=trace.origin.format,
+        digest=trace.digest,
+        time_unit=trace.origin.time_unit,
+        notes=trace.origin.notes,
+        settings=trace.origin.settings,
+        block_size=trace.block_size,
+        requests=count,
+        duration_s=trace.duration_s,
+        blocks=trace.references,
+        distinct_blocks=trace.nodes,
+        prompt_tokens=prompt,
+        chain_tokens=int(trace.chain_tokens.sum()),
+        output_tokens=output,
+        mean_input_tokens=prompt / count if count else None,
+        mean_output_tokens=output / count if count else None,
+        longest_chain_blocks=int(trace.chain_blocks.max(initial=0)),
+        sessions=None if trace.session is None else len(trace.session.names),
+        tenants=None if trace.tenant is None else len(trace.tenant.names),
+    )
+
+
+def capacity(found: Capacity, model: Model | None, gpu: Accelerator | None) -> CapacitySummary:
+    """Summarise the cache."""
+    return CapacitySummary(
+        blocks=found.blocks,
+        tokens=found.tokens,
+        gib=found.gib,
+        bytes_per_block=None
+        if found.bytes_per_block is None
+        else found.bytes_per_block * found.ranks,
+        model=None if model is None else model.name,
+        gpu=None if gpu is None else gpu.name,
+        derivation=found.derivation,
+    )
+
+
+def ceiling(curve: LRUCurve, prompt_tokens: int) -> Ceiling:
+    """Summarise what an unlimited cache would hit."""
+    return Ceiling(
+        hit_blocks=curve.ceiling_blocks,
+        hit_tokens=curve.ceiling_tokens,
+        block_share=curve.ceiling_blocks / curve.total_blocks if curve.total_blocks else None,
+        token_share=curve.ceiling_tokens / prompt_tokens if prompt_tokens else None,
+    )
+
+
+def config(
+    options: Any, found: Capacity, policies: list[str], grid: list[int]
+) -> dict[str, Any]:
+    """Return the options of a study that decide its result, as plain values."""
+    return {
+        "policy": options.policy,
+        "policies": policies,
+        "capacity_blocks": found.blocks,
+        "grid_blocks": grid,
+        "batch": options.batch,
+        "efficiency": options.efficiency,
+        "kv_cache_dtype": options.kv_cache_dtype,
+        "weight_dtype": options.weight_dtype,
+        **options.extra,
+    }

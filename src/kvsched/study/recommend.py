@@ -1,0 +1,92 @@
+"""From the numbers to three sentences: what to do, what it gains, what is uncertain."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from kvsched.replay.run import Replay
+from kvsched.study.result import CapacitySummary, PolicyRow, Recommendation, Target
+from kvsched.study.worth import Worth
+
+PARTS = 4
+"""The trace is cut into as many parts to see whether a policy's lead holds in each."""
+
+
+def _percent(share: float | None) -> str:
+    return "an unknown share" if share is None else f"{100 * share:.1f}%"
+
+
+def _size(blocks: int, gib: float | None) -> str:
+    return f"{blocks:,} blocks" + ("" if gib is None else f" ({gib:,.1f} GiB)")
+
+
+def parts_led(best: Replay, other: Replay) -> int:
+    """Return in how many of `PARTS` equal parts of the requests ``best`` hits more tokens."""
+    edges = np.linspace(0, len(best.trace), PARTS + 1).astype(np.int64)
+    ahead = best.request_hit_tokens - other.request_hit_tokens
+    return sum(
+        int(ahead[low:high].sum()) > 0 for low, high in zip(edges, edges[1:], strict=False)
+    )
+
+
+def best_row(rows: list[PolicyRow], own: str) -> PolicyRow:
+    """Return the policy with most hit tokens that an engine could run; ``own`` wins ties."""
+    able = [row for row in rows if not row.looks_ahead]
+    return max(able, key=lambda row: (row.hit_tokens, row.policy == own))
+
+
+def _gain_sentence(best: PolicyRow, own: PolicyRow, fit: PolicyRow, worth: Worth | None) -> str:
+    text = (
+        f"It hits {_percent(best.token_share)} of the prompt tokens; the best that any policy "
+        f"could at this capacity is {_percent(fit.token_share)}"
+    )
+    if best.policy != own.policy:
+        text += f", and {own.policy} hits {_percent(own.token_share)}"
+    if worth is not None and worth.gain_bound is not None:
+        text += f"; that is worth at most {worth.gain_bound:.2f}× the throughput of no cache"
+        if worth.prefill_seconds_saved is not None:
+            text += f" and {worth.prefill_seconds_saved:,.0f} accelerator-seconds of prefill"
+    elif worth is not None and worth.flops_gain_bound is not None:
+        text += f"; by FLOPs alone at most {worth.flops_gain_bound:.2f}× the throughput"
+    return text + "."
+
+
+def _uncertain_sentence(best: PolicyRow, own: PolicyRow, led: int | None, parts: int) -> str:
+    text = "Uncertain: requests are replayed one after another, so blocks that running requests "
+    text += "pin and that generated tokens take are left out"
+    if led is not None and best.policy != own.policy:
+        text += f", and {best.policy} leads {own.policy} in {led} of {parts} parts of the trace"
+    return text + "."
+
+
+def recommend(
+    rows: list[PolicyRow],
+    own: PolicyRow,
+    capacity: CapacitySummary,
+    targets: list[Target],
+    best_worth: Worth | None,
+    led: int | None,
+) -> Recommendation:
+    """Choose a policy and a capacity. ``rows`` hold every policy at the study's capacity."""
+    best = best_row(rows, own.policy)
+    fit = next(row for row in rows if row.policy == "opt-fit")
+    doubtful = best.policy != own.policy and led is not None and led < PARTS
+    chosen = own if doubtful else best
+    verb = "Keep" if chosen.policy == own.policy else f"Replace {own.policy} by"
+    first = f"{verb} {chosen.policy} at {_size(capacity.blocks, capacity.gib)}"
+    wanted = next(
+        (target for target in targets if target.policy == "lru" and target.share == 0.9), None
+    )
+    blocks: int | None = capacity.blocks
+    if wanted is not None and wanted.blocks is not None:
+        if wanted.blocks > capacity.blocks:
+            first += f"; {_size(wanted.blocks, wanted.gib)} would reach 90% of the ceiling"
+        else:
+            first += f"; {_size(wanted.blocks, wanted.gib)} would do for 90% of the ceiling"
+    sentences = (
+        first + ".",
+        _gain_sentence(chosen, own, fit, best_worth if chosen is best else None),
+        _uncertain_sentence(best, own, led, PARTS),
+    )
+    return Recommendation(policy=chosen.policy, capacity_blocks=blocks, sentences=sentences)
+

@@ -1,0 +1,259 @@
+"""What a study found: frozen values that go to `result.json`, to tables and to the report.
+
+Every number that could not be known is None, never 0. Shares are from 0 to 1. Token counts of
+hits are prompt tokens; the definitions that a result was made with are part of it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from kvsched.study.worth import Worth
+
+SCHEMA_VERSION = 1
+
+
+class _Value(msgspec.Struct, frozen=True, kw_only=True):
+    """Base of all parts of a result."""
+
+
+class TraceSummary(_Value):
+    """The workload."""
+
+    source: str
+    """Name of the file or preset."""
+    format: str
+    """Reader or generator."""
+    digest: str
+    """SHA-256 of the trace's content."""
+    time_unit: str
+    """Unit of the source's timestamps."""
+    notes: tuple[str, ...]
+    """What was sorted, skipped or chosen while reading."""
+    settings: dict[str, Any]
+    """Options that shaped the trace."""
+    block_size: int
+    """Tokens in a full block."""
+    requests: int
+    duration_s: float
+    """Seconds from the first request to the last."""
+    blocks: int
+    """Block references: the sum of the chains' lengths."""
+    distinct_blocks: int
+    """Nodes: distinct blocks of distinct prefixes."""
+    prompt_tokens: int
+    chain_tokens: int
+    """Prompt tokens that the chains cover."""
+    output_tokens: int
+    mean_input_tokens: float | None
+    mean_output_tokens: float | None
+    longest_chain_blocks: int
+    sessions: int | None
+    tenants: int | None
+
+
+class CapacitySummary(_Value):
+    """The cache that the study is about."""
+
+    blocks: int
+    tokens: int
+    gib: float | None
+    """GiB of keys and values over all ranks; None without a model."""
+    bytes_per_block: int | None
+    """Bytes of a block over all ranks; None without a model."""
+    model: str | None
+    gpu: str | None
+    derivation: tuple[str, ...]
+    """How the number of blocks was found: one sentence a step."""
+
+
+class Ceiling(_Value):
+    """What an unlimited cache would hit."""
+
+    hit_blocks: int
+    hit_tokens: int
+    block_share: float | None
+    """Of all block references."""
+    token_share: float | None
+    """Of all prompt tokens."""
+
+
+class Curve(_Value):
+    """Hits of one policy over capacities, ascending."""
+
+    policy: str
+    exact_everywhere: bool
+    """Whether every capacity was computed, and the points are a selection for drawing."""
+    capacity_blocks: tuple[int, ...]
+    hit_blocks: tuple[int, ...]
+    hit_tokens: tuple[int, ...]
+    evictions: tuple[int, ...]
+
+
+class Target(_Value):
+    """The smallest capacity at which a policy reaches a share of the ceiling."""
+
+    policy: str
+    share: float
+    """Of the ceiling's hit tokens."""
+    blocks: int | None
+    """None if no capacity studied reaches it."""
+    gib: float | None
+    exact: bool
+    """Whether every capacity was looked at; else it is the smallest on the grid."""
+
+
+class Knee(_Value):
+    """Where a curve bends: the capacity beyond which more of it buys least."""
+
+    policy: str
+    blocks: int | None
+    gib: float | None
+    token_share: float | None
+    """Share of all prompt tokens hit there."""
+
+
+class PolicyRow(_Value):
+    """One policy at the study's capacity."""
+
+    policy: str
+    looks_ahead: bool
+    """Whether it needs the future: a bound, no choice."""
+    hit_blocks: int
+    hit_tokens: int
+    block_share: float | None
+    token_share: float | None
+    """Of all prompt tokens."""
+    gap_closed: float | None
+    """(its hit tokens − LRU's) / (opt-fit's − LRU's); None where LRU reaches opt-fit."""
+    evictions: int
+    prefill_seconds_saved: float | None
+    """Least seconds of one accelerator that its hits save; None without model and accelerator."""
+
+
+class AnatomyRow(_Value):
+    """Where the prompt tokens of a group of requests went; five classes that sum to `tokens`."""
+
+    label: str
+    requests: int
+    tokens: int
+    """Prompt tokens."""
+    hit: int
+    """The policy hits them."""
+    compulsory: int
+    """Never seen before."""
+    tail: int
+    """No node covers them."""
+    capacity: int
+    """Seen before; the policy and opt-fit both miss them."""
+    regret: int
+    """opt-fit hits them, the policy does not."""
+    luck: int
+    """Beside the classes: the policy hits them, opt-fit does not."""
+
+
+class Anatomy(_Value):
+    """Why it missed, under one policy at the study's capacity."""
+
+    policy: str
+    overall: AnatomyRow
+    bypass: int
+    """Hit tokens of opt minus those of opt-fit."""
+    by: dict[str, tuple[AnatomyRow, ...]]
+    """Groups: session, tenant, type, turn, depth, window; only those that the trace has."""
+
+
+class Histogram(_Value):
+    """Counts between edges: ``counts[i]`` lies in [edges[i], edges[i+1])."""
+
+    edges: tuple[float, ...]
+    counts: tuple[int, ...]
+
+
+class Reuse(_Value):
+    """Time between two uses of the same block."""
+
+    blocks: Histogram
+    """Reused block references by seconds since the last use; the first edge is 0."""
+    median_s: float | None
+    p90_s: float | None
+    p99_s: float | None
+
+
+class Prefix(_Value):
+    """A prefix that many requests share: the nodes from the root to one node."""
+
+    key: str
+    """The source's id of the deepest node, as text."""
+    label: str
+    """Session or tenant that used it first, or empty."""
+    blocks: int
+    """Nodes from the root: depth + 1."""
+    tokens: int
+    """Tokens of the whole prefix."""
+    requests: int
+    """Requests that contain it."""
+    hits: int
+    """Of those, how many found all of it under the study's policy."""
+    last_use_s: float
+
+
+class SeenOnce(_Value):
+    """Nodes that one request alone used."""
+
+    blocks: int
+    share: float | None
+    """Of all distinct blocks."""
+    tokens: int
+
+
+class Returned(_Value):
+    """What was evicted under the study's policy and came back later."""
+
+    blocks: int
+    """Insertions of a node that had been evicted before."""
+    share: float | None
+    """Of all evictions."""
+    tokens: int
+
+
+class Recommendation(_Value):
+    """What to do, in three sentences."""
+
+    policy: str
+    capacity_blocks: int | None
+    sentences: tuple[str, ...]
+    """Policy and capacity; what it gains; what is uncertain."""
+
+
+class StudyResult(_Value):
+    """The whole answer to "what should my KV cache keep, and what is that worth?"."""
+
+    schema_version: int = SCHEMA_VERSION
+    kvsched: str
+    """Version that made it."""
+    config: dict[str, Any]
+    """The options of the study."""
+    command: str
+    """A command that makes it again."""
+    definitions: dict[str, str]
+    """What the numbers mean, by name."""
+    trace: TraceSummary
+    capacity: CapacitySummary
+    ceiling: Ceiling
+    policy: str
+    """The policy whose misses are explained: the engine's own, unless chosen."""
+    curves: tuple[Curve, ...]
+    targets: tuple[Target, ...]
+    knees: tuple[Knee, ...]
+    policies: tuple[PolicyRow, ...]
+    anatomy: Anatomy
+    reuse: Reuse
+    hottest: tuple[Prefix, ...]
+    seen_once: SeenOnce
+    returned: Returned
+    worth: Worth | None
+    recommendation: Recommendation
+    warnings: tuple[str, ...] = ()

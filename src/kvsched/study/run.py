@@ -1,0 +1,300 @@
+"""`study`: from a trace and a capacity to a decision."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from kvsched.catalog import Accelerator, Capacity, Model, capacity_from_blocks
+from kvsched.foundation.errors import UsageError
+from kvsched.foundation.version import VERSION
+from kvsched.policy.base import Policy
+from kvsched.policy.registry import make
+from kvsched.replay.curve import LRUCurve, lru_curve
+from kvsched.replay.run import Replay, check_capacity, replay
+from kvsched.replay.sweep import Point, capacity_grid, on_all_cores, point_of
+from kvsched.study import describe
+from kvsched.study.anatomy import anatomy
+from kvsched.study.recommend import best_row, parts_led, recommend
+from kvsched.study.result import Curve, PolicyRow, StudyResult
+from kvsched.study.resume import Partial
+from kvsched.study.reuse import hottest, returned, reuse_gaps, time_to_reuse
+from kvsched.study.targets import exact_targets, grid_targets, knee
+from kvsched.study.worth import Worth, worth
+from kvsched.trace.model import Trace
+
+DEFAULT_POLICIES = ("lru", "fifo", "lfu", "slru", "chapter", "decay")
+BOUNDS = ("opt-fit", "opt")
+DRAWN_POINTS = 240
+"""Points of the exact LRU curve that the result keeps."""
+
+Report = Callable[[str, int, int], None]
+"""Told (what, done, all) as a study goes on."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """What to study."""
+
+    policies: tuple[str, ...] = DEFAULT_POLICIES
+    """Compared beside opt and opt-fit."""
+    policy: str = "lru"
+    """The engine's own: its misses are explained."""
+    points: int = 12
+    """Capacities on the grid."""
+    batch: int = 64
+    """Requests that decode together, for what a hit is worth."""
+    efficiency: float = 1.0
+    """Share of the accelerator's rate that prefill reaches, from 0 to 1."""
+    kv_cache_dtype: str = "auto"
+    weight_dtype: str = "auto"
+    threads: int = 0
+    """0: one a core."""
+    command: str = ""
+    """Command to print in the result; made up from the options if empty."""
+    extra: dict[str, Any] = field(default_factory=dict)
+    """Further configuration that the result should carry."""
+
+
+@dataclass(frozen=True)
+class _Plan:
+    trace: Trace
+    policies: dict[str, Policy]
+    own: str
+    capacity: Capacity
+    grid: list[int]
+    curve: LRUCurve
+    model: Model | None
+    gpu: Accelerator | None
+    options: Options
+
+    def gib(self, blocks: int) -> float | None:
+        if self.capacity.bytes_per_block is None:
+            return None
+        return blocks * self.capacity.bytes_per_block * self.capacity.ranks / 2**30
+
+
+def default_capacity(trace: Trace) -> Capacity:
+    """A tenth of the trace's distinct blocks, for want of a real one."""
+    blocks = max(1, trace.nodes // 10)
+    capacity = capacity_from_blocks(blocks, trace.block_size)
+    why = f"No capacity was given: a tenth of the {trace.nodes:,} distinct blocks was taken."
+    return Capacity(blocks=capacity.blocks, block_size=trace.block_size, derivation=(why,))
+
+
+def _plan(
+    trace: Trace,
+    capacity: Capacity,
+    model: Model | None,
+    gpu: Accelerator | None,
+    options: Options,
+) -> _Plan:
+    check_capacity(capacity.blocks)
+    if capacity.block_size != trace.block_size:
+        raise UsageError(
+            f"the capacity counts blocks of {capacity.block_size} tokens, "
+            f"the trace blocks of {trace.block_size}"
+        )
+    if not trace.references:
+        raise UsageError("the trace has no blocks to cache: nothing can be studied")
+    own = make(options.policy)
+    if own.looks_ahead:
+        raise UsageError(f"policy {own.label} needs the future: no engine can run it")
+    made = {policy.label: policy for policy in map(make, ("lru", *options.policies, *BOUNDS))}
+    made.setdefault(own.label, own)
+    curve = lru_curve(trace)
+    grid = capacity_grid(curve, options.points, [capacity.blocks])
+    return _Plan(trace, made, own.label, capacity, grid, curve, model, gpu, options)
+
+
+def _run_here(plan: _Plan, report: Report) -> dict[str, Replay]:
+    """Replay every policy at the study's capacity, with what it did to each request."""
+    jobs = [
+        functools.partial(replay, plan.trace, policy, plan.capacity.blocks)
+        for policy in plan.policies.values()
+    ]
+    found = {}
+    for result in on_all_cores(jobs, plan.options.threads):
+        found[result.policy.label] = result
+        report("policies at the capacity", len(found), len(jobs))
+    return found
+
+
+def _run_grid(
+    plan: _Plan, here: dict[str, Replay], partial: Partial | None, report: Report
+) -> dict[str, list[Point]]:
+    """Return the points of every policy but LRU over the grid, those kept from before included."""
+    points: dict[tuple[str, int], Point] = {} if partial is None else dict(partial.points)
+    for label, result in here.items():
+        points[label, plan.capacity.blocks] = point_of(result)
+    wanted = [(label, blocks) for label in plan.policies if label != "lru" for blocks in plan.grid]
+    missing = [pair for pair in wanted if pair not in points]
+    jobs = (
+        functools.partial(replay, plan.trace, plan.policies[label], blocks)
+        for label, blocks in missing
+    )
+    done = len(wanted) - len(missing)
+    report("curves", done, len(wanted))
+    for result in on_all_cores(jobs, plan.options.threads):
+        point = point_of(result)
+        points[point.policy, point.capacity_blocks] = point
+        if partial is not None:
+            partial.add(point)
+        done += 1
+        report("curves", done, len(wanted))
+    return {
+        label: [points[label, blocks] for blocks in plan.grid]
+        for label in plan.policies
+        if label != "lru"
+    }
+
+
+def _lru_drawn(plan: _Plan) -> Curve:
+    """Choose points of the exact curve: evenly spaced in capacity's logarithm, the grid's too."""
+    curve = plan.curve
+    spaced = np.rint(np.geomspace(1, max(plan.trace.nodes, 1), DRAWN_POINTS)).astype(np.int64)
+    blocks = sorted({int(b) for b in spaced} | set(plan.grid))
+    clipped = np.minimum(blocks, plan.trace.nodes)
+    return Curve(
+        policy="lru",
+        exact_everywhere=True,
+        capacity_blocks=tuple(blocks),
+        hit_blocks=tuple(int(hits) for hits in curve.hit_blocks[clipped]),
+        hit_tokens=tuple(int(hits) for hits in curve.hit_tokens[clipped]),
+        evictions=tuple(curve.evictions(block) for block in blocks),
+    )
+
+
+def _drawn(label: str, points: list[Point]) -> Curve:
+    return Curve(
+        policy=label,
+        exact_everywhere=False,
+        capacity_blocks=tuple(point.capacity_blocks for point in points),
+        hit_blocks=tuple(point.hit_blocks for point in points),
+        hit_tokens=tuple(point.hit_tokens for point in points),
+        evictions=tuple(point.evictions for point in points),
+    )
+
+
+def _worth_of(plan: _Plan, result: Replay, ceiling: np.ndarray[Any, Any]) -> Worth | None:
+    if plan.model is None:
+        return None
+    return worth(
+        plan.trace.input_tokens,
+        result.request_hit_tokens,
+        plan.trace.output_tokens,
+        model=plan.model,
+        accelerator=plan.gpu,
+        ceiling_hit_tokens=ceiling,
+        efficiency=plan.options.efficiency,
+        batch=plan.options.batch,
+        kv_cache_dtype=plan.options.kv_cache_dtype,
+        weight_dtype=plan.options.weight_dtype,
+    )
+
+
+def _rows(
+    plan: _Plan, here: dict[str, Replay], worths: dict[str, Worth | None]
+) -> list[PolicyRow]:
+    prompt = int(plan.trace.input_tokens.sum())
+    lru, fit = here["lru"].hit_tokens, here["opt-fit"].hit_tokens
+    rows = []
+    for label, policy in plan.policies.items():
+        result, value = here[label], worths[label]
+        rows.append(
+            PolicyRow(
+                policy=label,
+                looks_ahead=policy.looks_ahead,
+                hit_blocks=result.hit_blocks,
+                hit_tokens=result.hit_tokens,
+                block_share=result.block_hit_ratio,
+                token_share=result.hit_tokens / prompt if prompt else None,
+                gap_closed=(result.hit_tokens - lru) / (fit - lru) if fit > lru else None,
+                evictions=result.evictions,
+                prefill_seconds_saved=None if value is None else value.prefill_seconds_saved,
+            )
+        )
+    return rows
+
+
+def study(
+    trace: Trace,
+    capacity: Capacity | int | None = None,
+    *,
+    model: Model | None = None,
+    gpu: Accelerator | None = None,
+    options: Options | None = None,
+    partial: Path | None = None,
+    report: Report | None = None,
+) -> StudyResult:
+    """Study ``trace``: ceiling, curves, optima, why it missed, what it is worth, what to do.
+
+    ``capacity`` is in blocks of the trace, or a `Capacity`; a tenth of the distinct blocks if
+    None. ``model`` and ``gpu`` of the catalogue turn blocks into GiB and hits into seconds.
+    ``partial`` names a file that keeps what was computed, so that an interrupted study goes on.
+    Cost: two replays a policy and capacity, on all cores. Raises UsageError.
+    """
+    options = options or Options()
+    told: Report = report or (lambda what, done, total: None)
+    if capacity is None:
+        capacity = default_capacity(trace)
+    elif not isinstance(capacity, Capacity):
+        capacity = capacity_from_blocks(check_capacity(capacity), trace.block_size)
+    plan = _plan(trace, capacity, model, gpu, options)
+    kept = None if partial is None else Partial(partial, f"{VERSION} {trace.digest}")
+    here = _run_here(plan, told)
+    grid = _run_grid(plan, here, kept, told)
+    return _result(plan, here, grid)
+
+
+def _result(
+    plan: _Plan, here: dict[str, Replay], grid: dict[str, list[Point]]
+) -> StudyResult:
+    trace, own = plan.trace, here[plan.own]
+    gaps = reuse_gaps(trace)
+    ceiling_tokens = trace.prefix_tokens(gaps.seen)
+    worths = {label: _worth_of(plan, result, ceiling_tokens) for label, result in here.items()}
+    rows = _rows(plan, here, worths)
+    by_label = {row.policy: row for row in rows}
+    prompt = int(trace.input_tokens.sum())
+    targets = exact_targets(plan.curve, plan.gib)
+    sizes = np.arange(trace.nodes + 1)
+    knees = [knee("lru", sizes, plan.curve.hit_tokens, prompt, plan.gib)]
+    for label, points in grid.items():
+        targets += grid_targets(label, points, plan.curve.ceiling_tokens, plan.gib)
+        blocks = np.array([point.capacity_blocks for point in points])
+        hits = np.array([point.hit_tokens for point in points])
+        knees.append(knee(label, blocks, hits, prompt, plan.gib))
+    best = best_row(rows, plan.own)
+    led = parts_led(here[best.policy], own) if best.policy != plan.own else None
+    capacity = describe.capacity(plan.capacity, plan.model, plan.gpu)
+    prefixes, once = hottest(own)
+    advice = recommend(rows, by_label[plan.own], capacity, targets, worths[best.policy], led)
+    value = worths[plan.own]
+    return StudyResult(
+        kvsched=VERSION,
+        config=describe.config(plan.options, plan.capacity, list(plan.policies), plan.grid),
+        command=plan.options.command,
+        definitions=describe.DEFINITIONS,
+        trace=describe.trace(trace),
+        capacity=capacity,
+        ceiling=describe.ceiling(plan.curve, prompt),
+        policy=plan.own,
+        curves=(_lru_drawn(plan), *(_drawn(label, points) for label, points in grid.items())),
+        targets=tuple(targets),
+        knees=tuple(knees),
+        policies=tuple(rows),
+        anatomy=anatomy(own, here["opt-fit"], here["opt"], gaps.seen),
+        reuse=time_to_reuse(trace, gaps),
+        hottest=prefixes,
+        seen_once=once,
+        returned=returned(own),
+        worth=value,
+        recommendation=advice,
+        warnings=() if value is None else value.warnings,
+    )
