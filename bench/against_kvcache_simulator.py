@@ -7,12 +7,15 @@ import subprocess
 import sys
 from pathlib import Path
 
-import inputs
-from measure import Section, Side, alternate, at_least, process, table, timed
-from ours import sweep
-from peers import HERE, Peer, environment, pins
+import numpy as np
 
+import flat
+import inputs
+from kvsched.replay.run import replay
+from kvsched.replay.sweep import cores, sweep
 from kvsched.trace.model import Trace
+from measure import Section, Side, alternate, at_least, process, table, timed
+from peers import HERE, Peer, environment, pins
 
 NAME = "kvcache-simulator"
 CAPACITIES = (
@@ -45,6 +48,7 @@ FIFO_NOTE = """\
 FIFO differs because it is another policy there: its queue holds single blocks, heads leave before
 tails, ancestors leave under resident children and the running request's own blocks may leave; a
 hole in the chain ends the hit while the blocks behind it stay and take room until their turn.
+The last column is that FIFO in a few lines of Python against the peer's.
 kvsched evicts leaves only, so what it holds can always be hit."""
 
 
@@ -78,24 +82,28 @@ def _agreement(trace: Trace, points: list[tuple[str, int, int, int]]) -> tuple[s
     """Our hits on its definitions beside its own; whether LRU and the optimum are equal."""
     found = {(policy, capacity): (hits, total) for policy, capacity, hits, total in points}
     half = len(trace) // 2
+    total = int(trace.chain_tokens[half:].sum())
     rows = []
     equal = True
-    ours = sweep(trace, [ours for ours, _ in PAIRS], CAPACITIES)
-    names = dict(PAIRS)
-    for result in ours:
-        policy, capacity = result.policy.name, result.capacity_blocks
-        hits = int(result.request_hit_tokens[half:].sum())
-        total = int(trace.chain_tokens[half:].sum())
-        peer_hits, peer_total = found[names[policy], capacity]
-        same = (hits, total) == (peer_hits, peer_total)
-        if policy != "fifo":
-            equal = equal and same
-        rows.append((
-            policy, capacity, hits, peer_hits, f"{hits / total:.4f}",
-            f"{peer_hits / peer_total:.4f}", "equal" if same else f"{hits - peer_hits:+,}",
-        ))  # fmt: skip
-    head = ("policy", "blocks", "kvsched", NAME, "ratio", "its ratio", "difference")
-    return table(head, rows), equal
+    chains = np.split(trace.chains, trace.starts[1:-1])
+    lists = [chain.tolist() for chain in chains]
+    for capacity in CAPACITIES:
+        row: list[int | str] = [capacity]
+        for ours, theirs in PAIRS:
+            hits = int(replay(trace, ours, capacity).request_hit_tokens[half:].sum())
+            peer_hits, peer_total = found.get((theirs, capacity), (0, 0))
+            same = (hits, total) == (peer_hits, peer_total)
+            equal = equal and (same or ours == "fifo")
+            row += [hits, "equal" if same else peer_hits]
+        blocks = np.array(flat.block_fifo(lists, capacity))
+        explained = int(trace.prefix_tokens(blocks)[half:].sum())
+        row.append("equal" if explained == row[2] else explained)
+        rows.append(row)
+    head = ["blocks"]
+    for ours, theirs in PAIRS:
+        head += [f"{ours}, kvsched", f"{theirs}, peer"]
+    head.append("its fifo, rebuilt")
+    return f"Of {total:,} tokens.\n\n" + table(head, rows), equal
 
 
 def _less(side: Side, other: Side) -> Side:
@@ -104,8 +112,6 @@ def _less(side: Side, other: Side) -> Side:
 
 def run() -> Section:
     """Measure."""
-    import os
-
     trace = inputs.conversation()
     path = inputs.conversation_path()
     python = environment(NAME)
@@ -131,9 +137,7 @@ def run() -> Section:
     numbers = {"requests": len(trace), "references": trace.references}
     section = Section(
         "kvcache-simulator",
-        SIDES.format(
-            points=len(points), cores=os.cpu_count(), version=pins()[NAME], **numbers
-        ),
+        SIDES.format(points=len(points), cores=cores(), version=pins()[NAME], **numbers),
     )
     simulating = _less(sweeping, nothing)
     section.rows = [
@@ -147,5 +151,5 @@ def run() -> Section:
     section.notes.append(DEFINITIONS.format(window=window, tokens=tokens, **numbers))
     agree = "agree exactly at every capacity" if equal else "do **not** agree everywhere"
     section.notes.append(f"On these definitions LRU and the optimum {agree}. {FIFO_NOTE}")
-    section.tables.append("Hit tokens of the counted half.\n\n" + agreement)
+    section.tables.append("Hit tokens of the counted half. " + agreement)
     return section

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import inputs
-from measure import Section, alternate, at_most, timed
-
 from kvsched.replay.curve import lru_curve
 from kvsched.replay.run import replay
+from measure import Section, alternate, at_most, timed
 
 SIDES = """\
 `lru_curve` gives the hits at every capacity from one pass; two LRU replays give them at two.
@@ -29,7 +28,5 @@ def run() -> Section:
             ),
             rounds=9,
         )
-        section.rows.append(
-            at_most(f"{name}, {trace.nodes:,} capacities / two", curve, twice, 1)
-        )
+        section.rows.append(at_most(f"{name}, {trace.nodes:,} capacities / two", curve, twice, 1))
     return section

@@ -1,9 +1,11 @@
-"""A tiny exact simulation of flat caches: it checks that the peer is used as it should be."""
+"""Tiny exact simulations of the peers' caches: they check that each is understood and well used."""
 
 from __future__ import annotations
 
 import heapq
 from collections import OrderedDict
+
+NEVER = 1 << 62
 
 
 def lru(stream: list[int], capacity: int) -> int:
@@ -60,20 +62,39 @@ def lfu(stream: list[int], capacity: int) -> int:
 
 
 def belady(stream: list[int], capacity: int, following: list[int]) -> int:
-    """Hits of the farthest next use; an object without a next use is not kept."""
+    """Hits of evicting the farthest next use; every object is stored, needed again or not."""
     cache: dict[int, int] = {}
     heap: list[tuple[int, int]] = []
     hits = 0
-    for item, after in zip(stream, following, strict=True):
+    for item, position in zip(stream, following, strict=True):
+        after = position if position >= 0 else NEVER
         if item in cache:
             hits += 1
-            del cache[item]
-        if after < 0:
-            continue
-        if len(cache) == capacity:
+        elif len(cache) == capacity:
             while cache.get(heap[0][1]) != -heap[0][0]:
                 heapq.heappop(heap)
             del cache[heapq.heappop(heap)[1]]
         cache[item] = after
         heapq.heappush(heap, (-after, item))
+    return hits
+
+
+def block_fifo(chains: list[list[int]], capacity: int) -> list[int]:
+    """Blocks hit, by request, of a FIFO of single blocks under prefix look-up.
+
+    A hit is the run of resident blocks from the root; every absent block of the chain is then
+    stored, and the oldest block leaves, whatever stands on it.
+    """
+    cache: OrderedDict[int, None] = OrderedDict()
+    hits = []
+    for chain in chains:
+        run = 0
+        while run < len(chain) and chain[run] in cache:
+            run += 1
+        hits.append(run)
+        for node in chain:
+            if node not in cache:
+                if len(cache) == capacity:
+                    cache.popitem(last=False)
+                cache[node] = None
     return hits

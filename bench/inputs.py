@@ -42,7 +42,7 @@ def conversation() -> Trace:
 
 @functools.cache
 def weka() -> Trace:
-    """52 coding-agent sessions on one clock: 3,114 requests, 4,602,577 references."""
+    """52 coding-agent sessions on one clock: 3,110 requests, 4,602,577 references."""
     return load_trace(shared("weka"))
 
 

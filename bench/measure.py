@@ -118,9 +118,12 @@ def at_most(what: str, ours: Side, other: Side, bar: float | None) -> Row:
 
 def render(section: Section) -> str:
     """The section in Markdown."""
-    lines = [f"## {section.title}", "", section.sides, ""]
+    lines = [f"## {section.title}", "", " ".join(section.sides.split()), ""]
     if section.rows:
-        lines += ["| | kvsched | against | ratio | bar | |", "| --- | --- | --- | --- | --- | --- |"]
+        lines += [
+            "| | kvsched | against | ratio | bar | |",
+            "| --- | --- | --- | --- | --- | --- |",
+        ]
         for row in section.rows:
             verdict = {True: "met", False: "**not met**", None: ""}[row.met]
             cells = (row.what, row.ours, row.other, row.ratio, row.bar, verdict)
@@ -128,7 +131,7 @@ def render(section: Section) -> str:
         lines.append("")
     for table in section.tables:
         lines += [table, ""]
-    lines += [line for note in section.notes for line in (f"- {note}",)]
+    lines += [f"- {' '.join(note.split())}" for note in section.notes]
     if section.notes:
         lines.append("")
     return "\n".join(lines)

@@ -23,7 +23,7 @@ SEED = 1
 
 def _generated(references: int) -> Trace:
     """A trace of at least that many references; a small one says how many requests it takes."""
-    probe = generate(preset("chat", requests=20_000), SEED)
+    probe = generate(preset("chat", requests=400_000), SEED)
     requests = round(len(probe) * references / probe.references * 1.02)
     return generate(preset("chat", requests=requests), SEED)
 

@@ -5,16 +5,15 @@ from __future__ import annotations
 import json
 
 import inputs
-from measure import Row, Section, alternate, at_least, at_most, timed
-
 from kvsched.trace.columns import write_columns
 from kvsched.trace.load import load_trace
+from measure import Row, Section, alternate, at_least, at_most, timed
 
 SIDES = """\
-`load_trace` turns the conversation trace (JSON lines, {size:.1f} MB) into a `Trace`: parsed, checked,
-its forest of nodes built. Against it `json.loads` over the same file's lines, and nothing else.
-Then the same trace converted to raw columns and opened, memory-mapped and checked. The file is in
-the page cache."""
+`load_trace` turns the conversation trace (JSON lines, {size:.1f} MB) into a `Trace`: parsed,
+checked, its forest of nodes built. Against it `json.loads` over the same file's lines, and nothing
+else. Then the same trace converted to raw columns and opened, memory-mapped and checked. The file
+is in the page cache."""
 
 MOST_S = 0.1
 

@@ -77,8 +77,8 @@ def measured(name: str) -> Section:
     print(f"measuring {name}", file=sys.stderr, flush=True)
     try:
         section: Section = importlib.import_module(BENCHMARKS[name]).run()
-    except (InputMissingError, PeerMissingError) as error:
-        return Section(name, f"Not measured: {error}.")
+    except (InputMissingError, PeerMissingError, RuntimeError) as error:
+        return Section(name, f"**Not measured**: {error}")
     return section
 
 

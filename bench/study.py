@@ -19,7 +19,13 @@ nothing is resumed. Absolute seconds: there is nothing to compare with, and no b
 
 def _once(cache: str) -> float:
     with tempfile.TemporaryDirectory() as out:
-        command = [*kvsched(), "study", str(inputs.conversation_path()), "--out", str(Path(out, "s"))]
+        command = [
+            *kvsched(),
+            "study",
+            str(inputs.conversation_path()),
+            "--output-dir",
+            str(Path(out, "s")),
+        ]
         return process(command, {**os.environ, "KVSCHED_CACHE_DIR": cache})()
 
 

@@ -56,7 +56,7 @@ def _is_own(value: object) -> bool:
 
 
 def _unwrap(value: Any) -> Any:
-    return value.__wrapped__ if isinstance(value, _Lazy) else value
+    return value.function if isinstance(value, _Lazy) else value
 
 
 def _describe_code(code: types.CodeType, out: list[str]) -> None:
@@ -67,6 +67,15 @@ def _describe_code(code: types.CodeType, out: list[str]) -> None:
             _describe_code(constant, out)
         else:
             out.append(repr(constant))
+
+
+def _constant(value: Any) -> str:
+    """Return what a global or a closed-over value adds to compiled code: constants are frozen."""
+    if isinstance(value, (*_SCALARS, tuple)):
+        return repr(value)
+    if hasattr(value, "tobytes"):
+        return f"{value.dtype} {value.shape} {hashlib.sha256(value.tobytes()).hexdigest()}"
+    return type(value).__name__
 
 
 def _describe(function: Function, bound: Mapping[str, Any], seen: set[int], out: list[str]) -> None:
@@ -80,8 +89,10 @@ def _describe(function: Function, bound: Mapping[str, Any], seen: set[int], out:
         if _is_own(value):
             out.append(name)
             _describe(value, bound, seen, out)
-        elif isinstance(value, _SCALARS):
-            out.append(f"{name}={value!r}")
+        else:
+            out.append(f"{name}={_constant(value)}")
+    for cell in function.__closure__ or ():
+        out.append(_constant(cell.cell_contents))
 
 
 def digest(function: Function, bound: Mapping[str, Any]) -> str:
@@ -133,7 +144,9 @@ def bind(
         return cast(Callable[P, R], _copy(plain, names, {}, lambda copy: copy))
     import numba
 
-    compile_one = numba.njit(nogil=True, error_model="numpy", _nrt=allocates, forceinline=True)
+    # Inlining hooks into the kernel halves the time of the heap's policies.
+    settings: Any = {"nogil": True, "error_model": "numpy", "forceinline": True, "_nrt": allocates}
+    compile_one = numba.njit(**settings)
     dispatcher = _copy(plain, names, {}, compile_one)
     _keep_on_disk(dispatcher, digest(plain, names))
     return cast(Callable[P, R], dispatcher)
@@ -141,7 +154,7 @@ def bind(
 
 def _keep_on_disk(dispatcher: Any, name: str) -> None:
     """Give ``dispatcher`` a disk cache in a folder of its own, if that folder can be written."""
-    from kvsched.foundation.jit_cache import FolderCache
+    from kvsched.foundation.jit_cache import folder_cache
 
     folder = cache_folder() / name
     try:
@@ -149,7 +162,7 @@ def _keep_on_disk(dispatcher: Any, name: str) -> None:
     except OSError:
         return
     if os.access(folder, os.W_OK):
-        dispatcher._cache = FolderCache(dispatcher.py_func, folder)
+        dispatcher._cache = folder_cache(dispatcher.py_func, folder)
 
 
 class _Lazy:
@@ -157,12 +170,13 @@ class _Lazy:
 
     def __init__(self, function: Callable[..., Any]) -> None:
         functools.update_wrapper(self, function)
+        self.function = function
         self._bound: dict[bool, Callable[..., Any]] = {}
 
     def __call__(self, *arguments: Any) -> Any:
         compiled = compilation_enabled()
         if compiled not in self._bound:
-            self._bound[compiled] = bind(self.__wrapped__, None, compiled, allocates=True)  # type: ignore[attr-defined]
+            self._bound[compiled] = bind(self.function, None, compiled, allocates=True)
         return self._bound[compiled](*arguments)
 
 

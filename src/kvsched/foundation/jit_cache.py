@@ -1,5 +1,8 @@
 """Numba's disk cache, in a folder that the caller names. Imported only when something compiles."""
 
+# Numba ships no types for its caching module.
+# mypy: disable-error-code="no-untyped-call,misc"
+
 from __future__ import annotations
 
 import pickle
@@ -9,7 +12,7 @@ from typing import Any
 from numba.core.caching import CompileResultCacheImpl, FunctionCache, _CacheLocator
 
 
-class _FolderLocator(_CacheLocator):  # type: ignore[misc]  # Numba ships no types
+class _FolderLocator(_CacheLocator):
     """A folder whose name already says what the code is, so its stamp never changes."""
 
     def __init__(self, folder: Path) -> None:
@@ -25,35 +28,32 @@ class _FolderLocator(_CacheLocator):  # type: ignore[misc]  # Numba ships no typ
         return ""
 
 
-class _FolderImpl(CompileResultCacheImpl):  # type: ignore[misc]
-    """Names the cached files of one function inside its folder."""
+def folder_cache(function: Any, folder: Path) -> FunctionCache:
+    """Return the cache of one compiled function; a damaged file counts as a miss."""
 
-    def __init__(self, folder: Path) -> None:
-        self._locator = _FolderLocator(folder)
-        self._filename_base = "kernel"
+    class _Impl(CompileResultCacheImpl):
+        """Names the cached files inside the folder; Numba hands it the function alone."""
 
+        def __init__(self, _function: Any) -> None:
+            self._locator = _FolderLocator(folder)
+            self._filename_base = "kernel"
 
-class FolderCache(FunctionCache):  # type: ignore[misc]
-    """The cache of one compiled function; a damaged file counts as a miss and is rewritten."""
+    class _Cache(FunctionCache):
+        _impl_class = _Impl
 
-    def __init__(self, function: Any, folder: Path) -> None:
-        self._folder = folder
-        super().__init__(function)
+        def load_overload(self, sig: Any, target_context: Any) -> Any:
+            """Return the cached code for ``sig``, or None to have it compiled."""
+            try:
+                return super().load_overload(sig, target_context)
+            except (EOFError, pickle.UnpicklingError, OSError, ValueError, KeyError):
+                self.flush()
+                return None
 
-    def _impl_class(self, function: Any) -> _FolderImpl:
-        return _FolderImpl(self._folder)
+        def save_overload(self, sig: Any, data: Any) -> None:
+            """Keep the code; a full or read-only disk costs the next start, nothing else."""
+            try:
+                super().save_overload(sig, data)
+            except OSError:
+                self.disable()
 
-    def load_overload(self, sig: Any, target_context: Any) -> Any:
-        """Return the cached code for ``sig``, or None to have it compiled."""
-        try:
-            return super().load_overload(sig, target_context)
-        except (EOFError, pickle.UnpicklingError, OSError, ValueError, KeyError):
-            self.flush()
-            return None
-
-    def save_overload(self, sig: Any, data: Any) -> None:
-        """Keep the code on disk; a full or read-only disk costs the next start, nothing else."""
-        try:
-            super().save_overload(sig, data)
-        except OSError:
-            self.disable()
+    return _Cache(function)

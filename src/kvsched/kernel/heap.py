@@ -133,4 +133,3 @@ def heap_remove(heap: Heap, node: int) -> None:
         _sift_up(heap, row, key, tie, entries[last, NODE])
     else:
         _sift_down(heap, row, key, tie, entries[last, NODE])
-

@@ -59,14 +59,14 @@ class Policy:
     """Whether it needs the future, and so is a bound and no choice."""
 
     track_leaves: ClassVar[bool] = True
-    begin = staticmethod(hooks.begin)
-    on_hit = staticmethod(hooks.on_hit)
-    on_insert = staticmethod(hooks.on_insert)
-    enter = staticmethod(hooks.enter)
-    leave = staticmethod(hooks.leave)
-    on_evict = staticmethod(hooks.on_evict)
-    victim = staticmethod(hooks.victim)
-    key = staticmethod(hooks.key)
+    begin: ClassVar[Any] = staticmethod(hooks.begin)
+    on_hit: ClassVar[Any] = staticmethod(hooks.on_hit)
+    on_insert: ClassVar[Any] = staticmethod(hooks.on_insert)
+    enter: ClassVar[Any] = staticmethod(hooks.enter)
+    leave: ClassVar[Any] = staticmethod(hooks.leave)
+    on_evict: ClassVar[Any] = staticmethod(hooks.on_evict)
+    victim: ClassVar[Any] = staticmethod(hooks.victim)
+    key: ClassVar[Any] = staticmethod(hooks.key)
 
     def __init__(self, **values: float) -> None:
         for name, value in values.items():
@@ -85,7 +85,7 @@ class Policy:
 
     @property
     def label(self) -> str:
-        """The name with the parameters that differ from their defaults: ``decay:half_life_s=60``."""
+        """The name, with the parameters that are not default: ``decay:half_life_s=60``."""
         changed = [
             f"{name}={value:g}"
             for name, value in self.values.items()
@@ -141,12 +141,12 @@ class RankedPolicy(Policy):
     ``state.touched[node] = rank`` in its own `on_hit` and `on_insert`.
     """
 
-    on_hit = staticmethod(_on_touch)
-    on_insert = staticmethod(_on_touch)
-    enter = staticmethod(_enter)
-    leave = staticmethod(_leave)
-    on_evict = staticmethod(_leave)
-    victim = staticmethod(_victim)
+    on_hit: ClassVar[Any] = staticmethod(_on_touch)
+    on_insert: ClassVar[Any] = staticmethod(_on_touch)
+    enter: ClassVar[Any] = staticmethod(_enter)
+    leave: ClassVar[Any] = staticmethod(_leave)
+    on_evict: ClassVar[Any] = staticmethod(_leave)
+    victim: ClassVar[Any] = staticmethod(_victim)
 
     def prepare(self, setup: Setup) -> Any:
         """Return a `RankedState` for ``setup``. O(N)."""

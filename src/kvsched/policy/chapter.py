@@ -20,7 +20,7 @@ class ChapterState(NamedTuple):
 
     heap: Heap
     touched: NDArray[np.int64]
-    count: NDArray[np.int64]
+    uses: NDArray[np.int64]
     """(N,) hits as the chapter counts them: 1 when the entry is added."""
     weight: NDArray[np.float64]
     """(2,) the size weight, and the capacity in tokens."""
@@ -29,7 +29,7 @@ class ChapterState(NamedTuple):
 def _key(table: Table, state: ChapterState, node: int) -> int:
     size = float(table.tokens[node])
     weight, capacity = state.weight[0], state.weight[1]
-    score = float(state.count[node]) + RECENCY_AT_REFRESH - weight * size / capacity
+    score = float(state.uses[node]) + RECENCY_AT_REFRESH - weight * size / capacity
     bits = np.float64(score).view(np.int64)
     # A negative float's bits grow as its value falls.
     return int(bits) if bits >= 0 else int(np.int64(-0x8000000000000000) - bits)

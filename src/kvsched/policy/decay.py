@@ -41,12 +41,12 @@ def _on_hit(table: Table, state: DecayState, node: int, rank: int) -> None:
     now = state.clock[NOW]
     high = max(kept, now)
     total = high + math.log2(1.0 + 2.0 ** -abs(kept - now))
-    state.score[node] = int(math.floor(total * STEPS + 0.5))
+    state.score[node] = math.floor(total * STEPS + 0.5)
 
 
 def _on_insert(table: Table, state: DecayState, node: int, rank: int) -> None:
     state.touched[node] = rank
-    state.score[node] = int(math.floor(state.clock[NOW] * STEPS + 0.5))
+    state.score[node] = math.floor(state.clock[NOW] * STEPS + 0.5)
 
 
 def _key(table: Table, state: DecayState, node: int) -> int:
@@ -54,7 +54,8 @@ def _key(table: Table, state: DecayState, node: int) -> int:
     if weight == 0.0:
         return int(state.score[node])
     penalty = weight * math.log2(float(max(int(table.tokens[node]), 1)))
-    return int(state.score[node]) - int(math.floor(penalty * STEPS + 0.5))
+    steps: int = math.floor(penalty * STEPS + 0.5)
+    return int(state.score[node]) - steps
 
 
 class Decay(RankedPolicy):

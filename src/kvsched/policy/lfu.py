@@ -17,24 +17,24 @@ class LFUState(NamedTuple):
 
     heap: Heap
     touched: NDArray[np.int64]
-    count: NDArray[np.int64]
+    uses: NDArray[np.int64]
     """(N,) uses since insertion, which counts 1."""
 
 
 def on_hit(table: Table, state: LFUState, node: int, rank: int) -> None:
     """Count a use."""
     state.touched[node] = rank
-    state.count[node] += 1
+    state.uses[node] += 1
 
 
 def on_insert(table: Table, state: LFUState, node: int, rank: int) -> None:
     """Start counting anew: what was counted before an eviction is forgotten."""
     state.touched[node] = rank
-    state.count[node] = 1
+    state.uses[node] = 1
 
 
 def _key(table: Table, state: LFUState, node: int) -> int:
-    return int(state.count[node])
+    return int(state.uses[node])
 
 
 class LFU(RankedPolicy):

@@ -101,7 +101,7 @@ def _from_file(reference: str, path: Path, attribute: str) -> object:
         sys.modules[name] = module
         try:
             spec.loader.exec_module(module)
-        except Exception as error:  # noqa: BLE001  # a user's file may raise anything
+        except Exception as error:  # a user's file may raise anything
             del sys.modules[name]
             fault = f"{type(error).__name__}: {error}"
             raise UsageError(f"policy {reference}: {path} does not run ({fault})") from error

@@ -9,7 +9,7 @@ PROTECTED = 2
 
 
 def _key(table: Table, state: LFUState, node: int) -> int:
-    return 1 if state.count[node] >= PROTECTED else 0
+    return 1 if state.uses[node] >= PROTECTED else 0
 
 
 class SLRU(LFU):

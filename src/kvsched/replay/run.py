@@ -106,9 +106,14 @@ def check_capacity(capacity_blocks: int) -> int:
     return int(capacity_blocks)
 
 
-@functools.lru_cache(maxsize=256)
+_loops: dict[tuple[type[Policy], bool], Callable[..., int]] = {}
+
+
 def _bound(policy: type[Policy], compiled: bool) -> Callable[..., int]:
-    return bind(replay_loop, policy.hooks(), compiled)
+    """Return the loop with the policy's hooks in it, bound once a process."""
+    if (policy, compiled) not in _loops:
+        _loops[policy, compiled] = bind(replay_loop, policy.hooks(), compiled)
+    return _loops[policy, compiled]
 
 
 def replay(
@@ -128,8 +133,9 @@ def replay(
 
     ``policy`` is a name, ``path.py:Name``, ``module:Name``, a class or an instance.
     ``decisions=True`` keeps who left for whom. ``compiled=None`` compiles unless
-    KVSCHED_COMPILED=0; ``fast=False`` keeps LRU from its fast path. Cost: 2 to 100 ns a block reference compiled; memory about 30 bytes a
-    node. Raises UsageError for an unknown policy or an impossible capacity.
+    KVSCHED_COMPILED=0; ``fast=False`` keeps LRU from its fast path. Cost: 2 to 100 ns a block
+    reference compiled; memory about 30 bytes a node. Raises UsageError for an unknown policy or
+    an impossible capacity.
     """
     capacity = check_capacity(capacity_blocks)
     chosen = make(policy)

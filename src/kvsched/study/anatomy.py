@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import NamedTuple
 
 import numpy as np
@@ -12,6 +13,8 @@ from kvsched.study.result import Anatomy, AnatomyRow
 from kvsched.trace.model import Labels, Trace
 
 Int64s = NDArray[np.int64]
+
+Hits = tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int32]]
 
 MOST_ROWS = 20
 """Rows of a grouping; the rest are summed into one."""
@@ -103,7 +106,7 @@ def _largest(rows: list[AnatomyRow]) -> tuple[AnatomyRow, ...]:
 
 
 def turns(trace: Trace) -> NDArray[np.int32] | None:
-    """Return (R,) each request's turn in its session from 1, counted where not given. O(R log R)."""
+    """Return (R,) each request's turn in its session from 1, given or counted. O(R log R)."""
     if trace.turn is not None:
         return trace.turn
     if trace.session is None:
@@ -121,7 +124,7 @@ def turns(trace: Trace) -> NDArray[np.int32] | None:
 def _turn_groups(turn: NDArray[np.int32]) -> tuple[NDArray[np.int32], list[str]]:
     edges = [1, 2, 3, 4, 5, 9, 17, 33, 65]
     labels = ["turn 1", "turn 2", "turn 3", "turn 4"]
-    labels += [f"turns {low}–{high - 1}" for low, high in zip(edges[4:], edges[5:], strict=False)]
+    labels += [f"turns {low}–{high - 1}" for low, high in itertools.pairwise(edges[4:])]
     labels.append(f"turns {edges[-1]} and later")
     codes = np.searchsorted(edges, turn, side="right") - 1
     return codes.astype(np.int32), labels
@@ -132,17 +135,17 @@ def _window_groups(trace: Trace) -> tuple[NDArray[np.int32], list[str]]:
     codes = np.minimum((trace.time_s - trace.time_s[0]) / length, WINDOWS - 1).astype(np.int32)
     unit, name = (60.0, "min") if trace.duration_s >= 120 else (1.0, "s")
     marks = [length * i / unit for i in range(WINDOWS + 1)]
-    return codes, [f"{low:.4g}–{high:.4g} {name}" for low, high in zip(marks, marks[1:], strict=False)]
+    return codes, [f"{low:.4g}–{high:.4g} {name}" for low, high in itertools.pairwise(marks)]
 
 
-def _by_depth(trace: Trace, hits: list[NDArray[np.int32]]) -> tuple[AnatomyRow, ...]:
+def _by_depth(trace: Trace, hits: Hits) -> tuple[AnatomyRow, ...]:
     longest = int(trace.chain_blocks.max(initial=0))
     edges = [0, 1]
     while edges[-1] <= longest:
         edges.append(edges[-1] * 2)
     rows = []
-    for low, high in zip(edges, edges[1:], strict=False):
-        classes = classify(trace, *hits, low=low, high=high)
+    for low, high in itertools.pairwise(edges):
+        classes = classify(trace, *hits, low, high)
         reached = int(np.count_nonzero(classes.tokens))
         name = f"block {high}" if high - low == 1 else f"blocks {low + 1}–{high}"
         rows.append(_totals(name, classes, reached))
@@ -155,7 +158,7 @@ def anatomy(policy: Replay, fit: Replay, bound: Replay, seen: NDArray[np.int32])
     ``seen`` (R,) is the ceiling: blocks from the root that earlier requests used.
     """
     trace = policy.trace
-    hits = [policy.request_hits, fit.request_hits, seen]
+    hits = (policy.request_hits, fit.request_hits, seen)
     classes = classify(trace, *hits)
     by: dict[str, tuple[AnatomyRow, ...]] = {}
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from kvsched.catalog import Accelerator, Capacity, Model
+from kvsched.foundation.version import VERSION
 from kvsched.replay.curve import LRUCurve
+from kvsched.replay.run import Replay
 from kvsched.study.result import CapacitySummary, Ceiling, TraceSummary
 from kvsched.trace.model import Trace
+from kvsched.trace.summary import summarise
 
 DEFINITIONS = {
     "replay": "sequential: one request after another in time order, each ends before the next "
@@ -35,32 +38,21 @@ DEFINITIONS = {
     "knee": "where a curve lies farthest above the line from nothing to its first maximum",
 }
 
+REPLAY_DEFINITIONS = (
+    "replay",
+    "hit",
+    "block",
+    "tail_counted",
+    "warm_up_share",
+    "engine",
+    "generated_tokens_cached",
+)
+"""The definitions that a single replay rests on."""
+
 
 def trace(trace: Trace) -> TraceSummary:
     """Summarise the workload. O(R)."""
-    count = len(trace)
-    prompt, output = int(trace.input_tokens.sum()), int(trace.output_tokens.sum())
-    return TraceSummary(
-        source=trace.origin.source,
-        format=trace.origin.format,
-        digest=trace.digest,
-        time_unit=trace.origin.time_unit,
-        notes=trace.origin.notes,
-        settings=trace.origin.settings,
-        block_size=trace.block_size,
-        requests=count,
-        duration_s=trace.duration_s,
-        blocks=trace.references,
-        distinct_blocks=trace.nodes,
-        prompt_tokens=prompt,
-        chain_tokens=int(trace.chain_tokens.sum()),
-        output_tokens=output,
-        mean_input_tokens=prompt / count if count else None,
-        mean_output_tokens=output / count if count else None,
-        longest_chain_blocks=int(trace.chain_blocks.max(initial=0)),
-        sessions=None if trace.session is None else len(trace.session.names),
-        tenants=None if trace.tenant is None else len(trace.tenant.names),
-    )
+    return TraceSummary(**summarise(trace))
 
 
 def capacity(found: Capacity, model: Model | None, gpu: Accelerator | None) -> CapacitySummary:
@@ -88,9 +80,7 @@ def ceiling(curve: LRUCurve, prompt_tokens: int) -> Ceiling:
     )
 
 
-def config(
-    options: Any, found: Capacity, policies: list[str], grid: list[int]
-) -> dict[str, Any]:
+def config(options: Any, found: Capacity, policies: list[str], grid: list[int]) -> dict[str, Any]:
     """Return the options of a study that decide its result, as plain values."""
     return {
         "policy": options.policy,
@@ -102,4 +92,27 @@ def config(
         "kv_cache_dtype": options.kv_cache_dtype,
         "weight_dtype": options.weight_dtype,
         **options.extra,
+    }
+
+
+def replay_summary(result: Replay, found: Capacity) -> dict[str, Any]:
+    """Return one replay as plain values: its integers, definitions, digest and version."""
+    return {
+        **result.summary(),
+        "block_hit_ratio": result.block_hit_ratio,
+        "token_hit_ratio": result.token_hit_ratio,
+        "resident_blocks": result.resident_blocks,
+        "requests": len(result.trace),
+        "capacity_tokens": found.tokens,
+        "capacity_gib": found.gib,
+        "capacity_derivation": found.derivation,
+        "definitions": {
+            **{name: DEFINITIONS[name] for name in REPLAY_DEFINITIONS},
+            "total_tokens": "prompt tokens that the chains cover",
+            "token_hit_ratio": "hit tokens over the prompt tokens that the chains cover",
+        },
+        "trace": result.trace.origin.source,
+        "notes": result.trace.origin.notes,
+        "digest": result.trace.digest,
+        "version": VERSION,
     }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 
 from kvsched.replay.run import Replay
@@ -24,9 +26,7 @@ def parts_led(best: Replay, other: Replay) -> int:
     """Return in how many of `PARTS` equal parts of the requests ``best`` hits more tokens."""
     edges = np.linspace(0, len(best.trace), PARTS + 1).astype(np.int64)
     ahead = best.request_hit_tokens - other.request_hit_tokens
-    return sum(
-        int(ahead[low:high].sum()) > 0 for low, high in zip(edges, edges[1:], strict=False)
-    )
+    return sum(int(ahead[low:high].sum()) > 0 for low, high in itertools.pairwise(edges))
 
 
 def best_row(rows: list[PolicyRow], own: str) -> PolicyRow:
@@ -89,4 +89,3 @@ def recommend(
         _uncertain_sentence(best, own, led, PARTS),
     )
     return Recommendation(policy=chosen.policy, capacity_blocks=blocks, sentences=sentences)
-

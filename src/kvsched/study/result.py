@@ -19,7 +19,7 @@ class _Value(msgspec.Struct, frozen=True, kw_only=True):
     """Base of all parts of a result."""
 
 
-class TraceSummary(_Value):
+class TraceSummary(_Value, frozen=True, kw_only=True):
     """The workload."""
 
     source: str
@@ -54,7 +54,7 @@ class TraceSummary(_Value):
     tenants: int | None
 
 
-class CapacitySummary(_Value):
+class CapacitySummary(_Value, frozen=True, kw_only=True):
     """The cache that the study is about."""
 
     blocks: int
@@ -69,7 +69,7 @@ class CapacitySummary(_Value):
     """How the number of blocks was found: one sentence a step."""
 
 
-class Ceiling(_Value):
+class Ceiling(_Value, frozen=True, kw_only=True):
     """What an unlimited cache would hit."""
 
     hit_blocks: int
@@ -80,7 +80,7 @@ class Ceiling(_Value):
     """Of all prompt tokens."""
 
 
-class Curve(_Value):
+class Curve(_Value, frozen=True, kw_only=True):
     """Hits of one policy over capacities, ascending."""
 
     policy: str
@@ -92,7 +92,7 @@ class Curve(_Value):
     evictions: tuple[int, ...]
 
 
-class Target(_Value):
+class Target(_Value, frozen=True, kw_only=True):
     """The smallest capacity at which a policy reaches a share of the ceiling."""
 
     policy: str
@@ -105,7 +105,7 @@ class Target(_Value):
     """Whether every capacity was looked at; else it is the smallest on the grid."""
 
 
-class Knee(_Value):
+class Knee(_Value, frozen=True, kw_only=True):
     """Where a curve bends: the capacity beyond which more of it buys least."""
 
     policy: str
@@ -115,7 +115,7 @@ class Knee(_Value):
     """Share of all prompt tokens hit there."""
 
 
-class PolicyRow(_Value):
+class PolicyRow(_Value, frozen=True, kw_only=True):
     """One policy at the study's capacity."""
 
     policy: str
@@ -133,7 +133,7 @@ class PolicyRow(_Value):
     """Least seconds of one accelerator that its hits save; None without model and accelerator."""
 
 
-class AnatomyRow(_Value):
+class AnatomyRow(_Value, frozen=True, kw_only=True):
     """Where the prompt tokens of a group of requests went; five classes that sum to `tokens`."""
 
     label: str
@@ -154,7 +154,7 @@ class AnatomyRow(_Value):
     """Beside the classes: the policy hits them, opt-fit does not."""
 
 
-class Anatomy(_Value):
+class Anatomy(_Value, frozen=True, kw_only=True):
     """Why it missed, under one policy at the study's capacity."""
 
     policy: str
@@ -165,14 +165,14 @@ class Anatomy(_Value):
     """Groups: session, tenant, type, turn, depth, window; only those that the trace has."""
 
 
-class Histogram(_Value):
+class Histogram(_Value, frozen=True, kw_only=True):
     """Counts between edges: ``counts[i]`` lies in [edges[i], edges[i+1])."""
 
     edges: tuple[float, ...]
     counts: tuple[int, ...]
 
 
-class Reuse(_Value):
+class Reuse(_Value, frozen=True, kw_only=True):
     """Time between two uses of the same block."""
 
     blocks: Histogram
@@ -182,7 +182,7 @@ class Reuse(_Value):
     p99_s: float | None
 
 
-class Prefix(_Value):
+class Prefix(_Value, frozen=True, kw_only=True):
     """A prefix that many requests share: the nodes from the root to one node."""
 
     key: str
@@ -200,7 +200,7 @@ class Prefix(_Value):
     last_use_s: float
 
 
-class SeenOnce(_Value):
+class SeenOnce(_Value, frozen=True, kw_only=True):
     """Nodes that one request alone used."""
 
     blocks: int
@@ -209,7 +209,7 @@ class SeenOnce(_Value):
     tokens: int
 
 
-class Returned(_Value):
+class Returned(_Value, frozen=True, kw_only=True):
     """What was evicted under the study's policy and came back later."""
 
     blocks: int
@@ -219,7 +219,7 @@ class Returned(_Value):
     tokens: int
 
 
-class Recommendation(_Value):
+class Recommendation(_Value, frozen=True, kw_only=True):
     """What to do, in three sentences."""
 
     policy: str
@@ -228,7 +228,7 @@ class Recommendation(_Value):
     """Policy and capacity; what it gains; what is uncertain."""
 
 
-class StudyResult(_Value):
+class StudyResult(_Value, frozen=True, kw_only=True):
     """The whole answer to "what should my KV cache keep, and what is that worth?"."""
 
     schema_version: int = SCHEMA_VERSION

@@ -157,7 +157,7 @@ def hottest(replay: Replay) -> tuple[tuple[Prefix, ...], SeenOnce]:
     whole = trace.depth.astype(np.int64) * trace.block_size + trace.tokens
     weight = np.where((busiest < used) & (used > 1), used * whole, 0)
     count = min(MOST_PREFIXES, int(np.count_nonzero(weight)))
-    order = np.lexsort((np.arange(trace.nodes), -weight))[:count] if count else []
+    order = np.lexsort((np.arange(trace.nodes), -weight))[:count]
     labels = trace.session or trace.tenant
     prefixes = []
     for node in order:

@@ -79,6 +79,14 @@ class _Plan:
         return blocks * self.capacity.bytes_per_block * self.capacity.ranks / 2**30
 
 
+def check_policies(options: Options) -> None:
+    """Raise UsageError for a policy that does not exist or cannot be studied; reads no trace."""
+    for name in (options.policy, *options.policies):
+        make(name)
+    if make(options.policy).looks_ahead:
+        raise UsageError(f"policy {options.policy} needs the future: no engine can run it")
+
+
 def default_capacity(trace: Trace) -> Capacity:
     """A tenth of the trace's distinct blocks, for want of a real one."""
     blocks = max(1, trace.nodes // 10)
@@ -102,9 +110,8 @@ def _plan(
         )
     if not trace.references:
         raise UsageError("the trace has no blocks to cache: nothing can be studied")
+    check_policies(options)
     own = make(options.policy)
-    if own.looks_ahead:
-        raise UsageError(f"policy {own.label} needs the future: no engine can run it")
     made = {policy.label: policy for policy in map(make, ("lru", *options.policies, *BOUNDS))}
     made.setdefault(own.label, own)
     curve = lru_curve(trace)
@@ -198,9 +205,7 @@ def _worth_of(plan: _Plan, result: Replay, ceiling: np.ndarray[Any, Any]) -> Wor
     )
 
 
-def _rows(
-    plan: _Plan, here: dict[str, Replay], worths: dict[str, Worth | None]
-) -> list[PolicyRow]:
+def _rows(plan: _Plan, here: dict[str, Replay], worths: dict[str, Worth | None]) -> list[PolicyRow]:
     prompt = int(plan.trace.input_tokens.sum())
     lru, fit = here["lru"].hit_tokens, here["opt-fit"].hit_tokens
     rows = []
@@ -222,6 +227,10 @@ def _rows(
     return rows
 
 
+def _silent(_what: str, _done: int, _total: int) -> None:
+    """Tell nobody."""
+
+
 def study(
     trace: Trace,
     capacity: Capacity | int | None = None,
@@ -240,7 +249,7 @@ def study(
     Cost: two replays a policy and capacity, on all cores. Raises UsageError.
     """
     options = options or Options()
-    told: Report = report or (lambda what, done, total: None)
+    told = report or _silent
     if capacity is None:
         capacity = default_capacity(trace)
     elif not isinstance(capacity, Capacity):
@@ -252,9 +261,7 @@ def study(
     return _result(plan, here, grid)
 
 
-def _result(
-    plan: _Plan, here: dict[str, Replay], grid: dict[str, list[Point]]
-) -> StudyResult:
+def _result(plan: _Plan, here: dict[str, Replay], grid: dict[str, list[Point]]) -> StudyResult:
     trace, own = plan.trace, here[plan.own]
     gaps = reuse_gaps(trace)
     ceiling_tokens = trace.prefix_tokens(gaps.seen)

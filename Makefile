@@ -1,0 +1,60 @@
+# make demo: set up, study a generated workload, write demo/report.html
+# make test: set up, check and test everything, on the built wheel
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+SOURCES := $(shell find src -type f -not -name '*.pyc')
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+
+.PHONY: demo test format lint types imports unit readme bench clean
+.DEFAULT_GOAL := demo
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "kvsched needs Python 3.11 or later: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.runs: $(BIN)/python constraints.txt pyproject.toml
+	@echo "setting up (once; a minute or two)"
+	$(BIN)/python tools/requirements.py > $(VENV)/runs.txt
+	$(PIP) install -c constraints.txt hatchling -r $(VENV)/runs.txt
+	@touch $@
+
+$(VENV)/.develops: $(VENV)/.runs
+	$(BIN)/python tools/requirements.py dev > $(VENV)/develops.txt
+	$(PIP) install -c constraints.txt -r $(VENV)/develops.txt
+	@touch $@
+
+$(VENV)/.wheel: $(VENV)/.runs $(SOURCES) pyproject.toml README.md
+	@rm -rf build/wheel
+	$(PIP) wheel --no-deps --no-build-isolation --wheel-dir build/wheel .
+	$(PIP) install --no-deps --force-reinstall build/wheel/*.whl
+	@touch $@
+
+demo: $(VENV)/.wheel
+	$(BIN)/kvsched study preset:chat --model llama-3.1-8b --gpu h100 --output-dir demo
+	@echo "Open demo/report.html in a browser."
+
+test: $(VENV)/.wheel $(VENV)/.develops
+	@$(MAKE) --no-print-directory format lint types imports unit
+
+format: $(VENV)/.develops
+	$(BIN)/ruff format --check .
+
+lint: $(VENV)/.develops
+	$(BIN)/ruff check .
+
+types: $(VENV)/.develops
+	$(BIN)/mypy
+
+imports: $(VENV)/.wheel $(VENV)/.develops
+	$(BIN)/lint-imports --no-logo
+
+unit: $(VENV)/.wheel $(VENV)/.develops
+	$(BIN)/python -m pytest -n auto --dist loadfile
+
+bench: $(VENV)/.wheel
+	$(BIN)/python bench/run.py
+
+clean:
+	rm -rf build demo .bench $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

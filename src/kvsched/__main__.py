@@ -1,0 +1,5 @@
+"""`python -m kvsched`: the command line."""
+
+from kvsched.cli.main import main
+
+main()

@@ -1,0 +1,240 @@
+"""What several commands share: options, opening a trace, finding a capacity, saying results."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from kvsched.foundation.errors import UsageError
+
+if TYPE_CHECKING:
+    from kvsched.catalog import Accelerator, Capacity, Model
+    from kvsched.trace.model import Trace
+
+OUTPUTS = ("text", "json")
+PRESET = "preset:"
+
+TraceArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="TRACE",
+        help="A trace file, a folder of session files, or preset:NAME for a generated workload.",
+        show_default=False,
+    ),
+]
+Format = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--format",
+        metavar="text|json|READER",
+        help="json prints only JSON on stdout; a reader's name (mooncake, weka, columns) "
+        "overrides detection. May be given twice.",
+        show_default=False,
+    ),
+]
+TimeUnit = Annotated[
+    str | None,
+    typer.Option("--time-unit", metavar="s|ms|us|ns", help="Unit of the timestamps."),
+]
+BlockSize = Annotated[
+    int | None,
+    typer.Option("--block-size", help="Tokens in a block of the trace, where it does not say."),
+]
+SessionArrivals = Annotated[
+    str,
+    typer.Option(
+        "--session-arrivals",
+        metavar="zero|poisson:RATE",
+        help="When sessions with clocks of their own begin: all at 0, or RATE a second.",
+    ),
+]
+Seed = Annotated[int, typer.Option("--seed", help="Seed of whatever is drawn.")]
+Subagents = Annotated[
+    bool, typer.Option("--include-subagents", help="Take the nested requests of subagents too.")
+]
+SkipBadRows = Annotated[
+    bool, typer.Option("--skip-bad-rows", help="Leave bad rows out, and say how many.")
+]
+CapacityBlocks = Annotated[
+    int | None, typer.Option("--capacity-blocks", help="Capacity in blocks of the trace.")
+]
+CapacityTokens = Annotated[
+    int | None, typer.Option("--capacity-tokens", help="Capacity in tokens, rounded down.")
+]
+CapacityGib = Annotated[
+    float | None,
+    typer.Option("--capacity-gib", help="Capacity in GiB over all GPUs; needs --model."),
+]
+ModelName = Annotated[
+    str | None,
+    typer.Option(
+        "--model",
+        help="A model of `kvsched models`, or the path of a config.json.",
+    ),
+]
+GpuName = Annotated[
+    str | None, typer.Option("--gpu", help="An accelerator of `kvsched gpus`; needs --model.")
+]
+TensorParallel = Annotated[
+    int, typer.Option("--tensor-parallel-size", "-tp", help="GPUs that share each layer.")
+]
+Utilization = Annotated[
+    float, typer.Option("--gpu-memory-utilization", help="Share of its memory an engine takes.")
+]
+KvCacheDtype = Annotated[
+    str, typer.Option("--kv-cache-dtype", help="auto, bfloat16, float16, fp8, …")
+]
+WeightDtype = Annotated[
+    str, typer.Option("--weight-dtype", help="auto (the model's own), bfloat16, fp8, …")
+]
+Allowance = Annotated[
+    float,
+    typer.Option("--allowance-gib", help="Taken off each GPU for activations and CUDA graphs."),
+]
+ReserveRunning = Annotated[
+    str | None,
+    typer.Option(
+        "--reserve-running",
+        metavar="TOKENS|REQUESTSxTOKENS",
+        help="Taken off for what running requests hold, as in 64x2048.",
+    ),
+]
+
+
+@dataclass(frozen=True)
+class Source:
+    """How to open the trace."""
+
+    path: str
+    reader: str | None
+    time_unit: str | None = None
+    block_size: int | None = None
+    session_arrivals: str = "zero"
+    seed: int = 0
+    include_subagents: bool = False
+    skip_bad_rows: bool = False
+
+
+@dataclass(frozen=True)
+class CapacityOptions:
+    """The capacity as the user gave it."""
+
+    blocks: int | None
+    tokens: int | None
+    gib: float | None
+    model: str | None
+    gpu: str | None
+    tensor_parallel_size: int
+    gpu_memory_utilization: float
+    kv_cache_dtype: str
+    weight_dtype: str
+    allowance_gib: float
+    reserve_running: str | None
+
+
+def split_format(values: list[str] | None) -> tuple[str, str | None]:
+    """Return the output format and the reader's name that ``--format`` holds."""
+    output, reader = "text", None
+    for value in values or []:
+        if value in OUTPUTS:
+            output = value
+        else:
+            reader = value
+    return output, reader
+
+
+def open_trace(source: Source) -> Trace:
+    """Read the trace, or generate it from its preset; say on stderr what was left out."""
+    if source.path.startswith(PRESET):
+        from kvsched.trace.generate import generate, preset
+
+        name = source.path.removeprefix(PRESET)
+        changes = {} if source.block_size is None else {"block_size": source.block_size}
+        return generate(preset(name, **changes), source.seed)
+    from kvsched.cli.progress import reading
+    from kvsched.trace.load import load_trace
+
+    with reading(source.path) as told:
+        trace = load_trace(
+            source.path,
+            source.reader,
+            time_unit=source.time_unit,
+            block_size=source.block_size,
+            session_arrivals=source.session_arrivals,
+            seed=source.seed,
+            include_subagents=source.include_subagents,
+            skip_bad_rows=source.skip_bad_rows,
+            progress=told,
+        )
+    for note in trace.origin.notes:
+        typer.echo(f"note: {note}", err=True)
+    return trace
+
+
+def find_hardware(options: CapacityOptions) -> tuple[Model | None, Accelerator | None]:
+    """Look up the model and the accelerator that were named."""
+    if options.model is None and options.gpu is None:
+        return None, None
+    from kvsched.catalog import find_accelerator, load_model
+
+    if options.model is None:
+        raise UsageError("--gpu needs --model: how much a block takes depends on the model")
+    model = load_model(options.model)
+    return model, None if options.gpu is None else find_accelerator(options.gpu)
+
+
+def find_capacity(
+    options: CapacityOptions, trace: Trace, model: Model | None, gpu: Accelerator | None
+) -> Capacity | None:
+    """Turn what the user gave into whole blocks of the trace; None if nothing was given."""
+    import msgspec
+
+    from kvsched import catalog
+
+    given = [options.blocks is not None, options.tokens is not None, options.gib is not None]
+    if sum(given) > 1:
+        raise UsageError("give one of --capacity-blocks, --capacity-tokens and --capacity-gib")
+    reserve = None
+    if options.reserve_running is not None:
+        reserve = catalog.parse_reserve(options.reserve_running)
+        if options.blocks is not None or options.tokens is not None:
+            raise UsageError("--reserve-running goes with --capacity-gib or --gpu")
+    shape: dict[str, Any] = {
+        "block_size": trace.block_size,
+        "kv_cache_dtype": options.kv_cache_dtype,
+        "tensor_parallel_size": options.tensor_parallel_size,
+    }
+    if options.gib is not None:
+        if model is None:
+            raise UsageError("--capacity-gib needs --model: GiB are blocks of a model's KV cache")
+        return catalog.capacity_from_gib(options.gib, model, reserve=reserve, **shape)
+    if options.blocks is not None:
+        found = catalog.capacity_from_blocks(options.blocks, trace.block_size)
+    elif options.tokens is not None:
+        found = catalog.capacity_from_tokens(options.tokens, trace.block_size)
+    elif model is not None and gpu is not None:
+        return catalog.capacity_from_gpu(
+            gpu,
+            model,
+            gpu_memory_utilization=options.gpu_memory_utilization,
+            weight_dtype=options.weight_dtype,
+            allowance_gib=options.allowance_gib,
+            reserve=reserve,
+            **shape,
+        )
+    else:
+        return None
+    if model is None:
+        return found
+    size = catalog.bytes_per_block(model, **shape)
+    return msgspec.structs.replace(found, bytes_per_block=size, ranks=options.tensor_parallel_size)
+
+
+def print_json(value: Any) -> None:
+    """Print one JSON object on stdout, and nothing else."""
+    import msgspec
+
+    sys.stdout.write(msgspec.json.format(msgspec.json.encode(value)).decode() + "\n")

@@ -1,0 +1,107 @@
+"""Rows in files: a row a request, a row a decision; JSON lines or CSV, whole or not at all."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from kvsched.foundation.errors import UsageError
+from kvsched.foundation.files import whole_file
+
+if TYPE_CHECKING:
+    from kvsched.replay.run import Replay
+
+SUFFIXES = (".jsonl", ".csv")
+
+
+def check_rows_file(path: str | None) -> None:
+    """Raise UsageError unless ``path`` is None or names a kind of file that can be written."""
+    if path is not None and not path.endswith(SUFFIXES):
+        raise UsageError(f"{path}: name it .jsonl or .csv")
+
+
+def _write(path: str, names: list[str], rows: Iterable[tuple[Any, ...]]) -> None:
+    with whole_file(path) as stream:
+        if path.endswith(".csv"):
+            text = io.TextIOWrapper(stream, encoding="utf-8", newline="")
+            writer = csv.writer(text)
+            writer.writerow(names)
+            writer.writerows(rows)
+            text.flush()
+            text.detach()
+            return
+        encoder = msgspec.json.Encoder()
+        for row in rows:
+            stream.write(encoder.encode(dict(zip(names, row, strict=True))) + b"\n")
+
+
+def write_requests(result: Replay, path: str) -> None:
+    """Write a row a request: what it asked for, hit, stored and pushed out."""
+    trace = result.trace
+    names = [
+        "request",
+        "time_s",
+        "input_tokens",
+        "chain_blocks",
+        "hit_blocks",
+        "hit_tokens",
+        "stored_blocks",
+        "evictions",
+        "session",
+        "tenant",
+    ]
+
+    def labels(column: Any) -> Iterator[str | None]:
+        for code in [-1] * len(trace) if column is None else column.codes.tolist():
+            yield None if code < 0 else column.names[code]
+
+    rows = zip(
+        range(len(trace)),
+        trace.time_s.tolist(),
+        trace.input_tokens.tolist(),
+        trace.chain_blocks.tolist(),
+        result.request_hits.tolist(),
+        result.request_hit_tokens.tolist(),
+        result.request_stored.tolist(),
+        result.request_evictions.tolist(),
+        labels(trace.session),
+        labels(trace.tenant),
+        strict=True,
+    )
+    _write(path, names, rows)
+
+
+def write_decisions(result: Replay, path: str) -> None:
+    """Write a row an eviction, in order: who left, when, and for whom."""
+    import numpy as np
+
+    trace, decisions = result.trace, result.decisions
+    if decisions is None:
+        raise UsageError("the replay kept no decisions")
+    names = [
+        "eviction",
+        "request",
+        "time_s",
+        "victim_node",
+        "victim_key",
+        "victim_depth",
+        "incoming_node",
+        "incoming_key",
+    ]
+    request = np.repeat(np.arange(len(trace)), result.request_evictions)
+    rows = zip(
+        range(len(request)),
+        request.tolist(),
+        trace.time_s[request].tolist(),
+        decisions.victim.tolist(),
+        trace.key[decisions.victim].tolist(),
+        trace.depth[decisions.victim].tolist(),
+        decisions.incoming.tolist(),
+        trace.key[decisions.incoming].tolist(),
+        strict=True,
+    )
+    _write(path, names, rows)

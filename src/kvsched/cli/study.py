@@ -1,0 +1,190 @@
+"""`kvsched study`: from a trace to a decision."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from kvsched.cli.options import (
+    Allowance,
+    BlockSize,
+    CapacityBlocks,
+    CapacityGib,
+    CapacityOptions,
+    CapacityTokens,
+    Format,
+    GpuName,
+    KvCacheDtype,
+    ModelName,
+    ReserveRunning,
+    Seed,
+    SessionArrivals,
+    SkipBadRows,
+    Source,
+    Subagents,
+    TensorParallel,
+    TimeUnit,
+    TraceArgument,
+    Utilization,
+    WeightDtype,
+    find_capacity,
+    find_hardware,
+    open_trace,
+    print_json,
+    split_format,
+)
+from kvsched.foundation.errors import UsageError
+
+if TYPE_CHECKING:
+    from kvsched.study.run import Options
+
+
+def command(
+    trace: TraceArgument,
+    policy: Annotated[
+        str, typer.Option("--policy", help="Your engine's policy: its misses are explained.")
+    ] = "lru",
+    policies: Annotated[
+        str,
+        typer.Option("--policies", help="Compared beside the optima, separated by commas."),
+    ] = "lru,fifo,lfu,slru,chapter,decay",
+    points: Annotated[
+        int, typer.Option("--points", min=2, max=1000, help="Capacities on the curves' grid.")
+    ] = 12,
+    output_dir: Annotated[
+        str, typer.Option("--output-dir", "-o", help="Folder for report.html and result.json.")
+    ] = "kvsched-study",
+    capacity_blocks: CapacityBlocks = None,
+    capacity_tokens: CapacityTokens = None,
+    capacity_gib: CapacityGib = None,
+    model: ModelName = None,
+    gpu: GpuName = None,
+    tensor_parallel_size: TensorParallel = 1,
+    gpu_memory_utilization: Utilization = 0.9,
+    kv_cache_dtype: KvCacheDtype = "auto",
+    weight_dtype: WeightDtype = "auto",
+    allowance_gib: Allowance = 2.0,
+    reserve_running: ReserveRunning = None,
+    batch: Annotated[
+        int, typer.Option("--batch", min=1, help="Requests that decode together, for the worth.")
+    ] = 64,
+    efficiency: Annotated[
+        float, typer.Option("--efficiency", help="Share of the GPU's rate that prefill reaches.")
+    ] = 1.0,
+    format: Format = None,
+    time_unit: TimeUnit = None,
+    block_size: BlockSize = None,
+    session_arrivals: SessionArrivals = "zero",
+    seed: Seed = 0,
+    include_subagents: Subagents = False,
+    skip_bad_rows: SkipBadRows = False,
+) -> None:
+    """Study a trace: what could be reused, what you get of it, why not more, what more is worth.
+
+    Prints tables, and writes report.html and result.json.
+
+    Interrupted, and run again, it goes on from where it was.
+    """
+    output, reader = split_format(format)
+    asked = CapacityOptions(
+        capacity_blocks,
+        capacity_tokens,
+        capacity_gib,
+        model,
+        gpu,
+        tensor_parallel_size,
+        gpu_memory_utilization,
+        kv_cache_dtype,
+        weight_dtype,
+        allowance_gib,
+        reserve_running,
+    )
+    source = Source(
+        trace,
+        reader,
+        time_unit,
+        block_size,
+        session_arrivals,
+        seed,
+        include_subagents,
+        skip_bad_rows,
+    )
+    from kvsched.study.run import Options
+
+    options = Options(
+        policies=tuple(name.strip() for name in policies.split(",") if name.strip()),
+        policy=policy,
+        points=points,
+        batch=batch,
+        efficiency=efficiency,
+        kv_cache_dtype=kv_cache_dtype,
+        weight_dtype=weight_dtype,
+        command=_again(),
+    )
+    try:
+        _study(source, asked, options, Path(output_dir), output)
+    except KeyboardInterrupt:
+        typer.echo("kvsched: interrupted; the same command goes on from here", err=True)
+        sys.exit(1)
+
+
+def _again() -> str:
+    """Return the command as typed, without folders in front of the program or the trace.
+
+    ``--output-dir`` and where the files lay do not decide the result, so they are not in it.
+    """
+    words = ["kvsched"]
+    skip = False
+    for word in sys.argv[1:]:
+        if skip:
+            skip = False
+        elif word in ("-o", "--output-dir"):
+            skip = True
+        elif not word.startswith("--output-dir="):
+            words.append(word)
+    return shlex.join(words)
+
+
+def _study(
+    source: Source, asked: CapacityOptions, options: Options, folder: Path, output: str
+) -> None:
+    from kvsched.cli.progress import steps
+    from kvsched.report.html import render_html
+    from kvsched.study.files import write_study
+    from kvsched.study.run import check_policies, study
+
+    check_policies(options)
+    model, gpu = find_hardware(asked)
+    trace = open_trace(source)
+    capacity = find_capacity(asked, trace, model, gpu)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"{folder}: cannot be made ({error.strerror})") from error
+    partial = folder / ".partial.jsonl"
+    with steps() as told:
+        result = study(
+            trace,
+            capacity,
+            model=model,
+            gpu=gpu,
+            options=options,
+            partial=partial,
+            report=told,
+        )
+        told("report", 0, 1)
+        write_study(result, folder, render_html(result))
+        partial.unlink(missing_ok=True)
+    if output == "json":
+        print_json(result)
+        return
+    from rich.console import Console
+
+    from kvsched.report.terminal import print_study
+
+    print_study(result, Console(highlight=False))
+    typer.echo(f"Report: {folder / 'report.html'}    Numbers: {folder / 'result.json'}")
