@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import functools
+
 import inputs
 from kvsched.replay.curve import lru_curve
 from kvsched.replay.run import replay
+from kvsched.trace.model import Trace
 from measure import Section, alternate, at_most, timed
 
 SIDES = """\
 `lru_curve` gives the hits at every capacity from one pass; two LRU replays give them at two.
 Both warm, on one thread."""
+
+
+def _two(trace: Trace, capacities: tuple[int, int]) -> None:
+    for capacity in capacities:
+        replay(trace, "lru", capacity)
 
 
 def run() -> Section:
@@ -20,12 +28,8 @@ def run() -> Section:
         ("Weka sessions", inputs.weka(), (10_000, 40_000)),
     ):
         curve, twice = alternate(
-            timed(lambda trace=trace: lru_curve(trace)),
-            timed(
-                lambda trace=trace, capacities=capacities: [
-                    replay(trace, "lru", capacity) for capacity in capacities
-                ]
-            ),
+            timed(functools.partial(lru_curve, trace)),
+            timed(functools.partial(_two, trace, capacities)),
             rounds=9,
         )
         section.rows.append(at_most(f"{name}, {trace.nodes:,} capacities / two", curve, twice, 1))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -53,7 +54,7 @@ def run() -> Section:
         timed(lambda: _bare(trace.starts, trace.chains, resident)),
         timed(lambda: _bare_links(trace.starts, trace.chains, resident, links)),
         timed(lambda: replay(trace, "lru", CAPACITY, fast=False)),
-        *(timed(lambda name=name: replay(trace, name, CAPACITY)) for name in policies),
+        *(timed(functools.partial(replay, trace, name, CAPACITY)) for name in policies),
         rounds=21,
     )
     byte, linked, hooked, lru, *heaps = sides

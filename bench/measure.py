@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -79,7 +80,8 @@ def process(command: Sequence[str], env: dict[str, str] | None = None) -> Timed:
         done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
         seconds = time.perf_counter() - began
         if done.returncode:
-            raise RuntimeError(f"{command[:4]} failed: {done.stderr.strip()[-300:]}")
+            print(done.stderr.strip(), file=sys.stderr)
+            raise RuntimeError(f"a measured command ended with code {done.returncode}")
         return seconds
 
     return run

@@ -25,7 +25,8 @@ def _child(*arguments: str) -> dict[str, Any]:
     command = [sys.executable, str(HERE / "memory_child.py"), *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise RuntimeError(f"{arguments[0]} failed: {done.stderr.strip()[-300:]}")
+        print(done.stderr.strip(), file=sys.stderr)
+        raise RuntimeError(f"{arguments[0]} ended with code {done.returncode}")
     answer: dict[str, Any] = json.loads(done.stdout)
     return answer
 

@@ -9,10 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvsched.foundation.jit import hot
+from kvsched.foundation.notebook import facts
 from kvsched.trace.model import Trace
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class LRUCurve:
     """What LRU hits at every capacity from 0 to the number of nodes, N."""
 
@@ -41,6 +42,19 @@ class LRUCurve:
     def ceiling_tokens(self) -> int:
         """Hit tokens of an unlimited cache."""
         return int(self.hit_tokens[-1])
+
+    def __repr__(self) -> str:
+        return (
+            f"<LRUCurve of {self.trace.origin.source}: ceiling {self.ceiling_blocks:,} of "
+            f"{self.total_blocks:,} blocks>"
+        )
+
+    def _repr_html_(self) -> str:
+        shares = {
+            f"blocks for {share:.0%} of the ceiling": self.capacity_for(share * self.ceiling_tokens)
+            for share in (0.5, 0.8, 0.9, 0.95, 1.0)
+        }
+        return facts("LRU curve", {"ceiling, hit blocks": self.ceiling_blocks, **shares})
 
     @functools.cached_property
     def _longest_first(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -99,12 +113,13 @@ def _distances(
                 last[chains[at]] = request
                 at += 1
             # Nodes used later than `owner`: those in the tree, and this chain's own, already out.
-            behind = 0
-            row = owner + 1
-            while row > 0:
-                behind += held[row]
-                row -= row & -row
-            position = total - behind + (begin - low)
+            position = begin - low
+            if owner != request - 1:
+                position += total
+                row = owner + 1
+                while row > 0:
+                    position -= held[row]
+                    row -= row & -row
             run = at - begin
             steps[position] += 1
             steps[position + run] -= 1
@@ -125,6 +140,22 @@ def _distances(
         total += length
 
 
+@hot
+def _accumulate(steps: NDArray[np.int64], missing: NDArray[np.int64], block_size: int) -> None:
+    """Turn differences into hits at each capacity, in place: blocks and tokens."""
+    here = 0
+    blocks = 0
+    short = 0
+    for position in range(len(missing)):
+        step = steps[position]
+        lacking = missing[position]
+        steps[position] = blocks
+        missing[position] = blocks * block_size - short
+        here += step
+        blocks += here
+        short += lacking
+
+
 def lru_curve(trace: Trace) -> LRUCurve:
     """Return LRU's hits at every capacity. O(B + R·log R) time, 40 bytes a node of memory.
 
@@ -140,7 +171,5 @@ def lru_curve(trace: Trace) -> LRUCurve:
     _distances(
         trace.starts, trace.chains, last_tokens, trace.block_size, last, held, steps, missing
     )
-    by_position = np.cumsum(steps[:nodes])
-    hit_blocks = np.concatenate([[0], np.cumsum(by_position)])
-    short = np.concatenate([[0], np.cumsum(missing[:nodes])])
-    return LRUCurve(trace, hit_blocks, hit_blocks * trace.block_size - short)
+    _accumulate(steps, missing, trace.block_size)
+    return LRUCurve(trace, steps[: nodes + 1], missing)

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from kvsched.foundation.errors import UsageError
 from kvsched.foundation.jit import bind, compilation_enabled
+from kvsched.foundation.notebook import facts
 from kvsched.kernel.table import empty_table
 from kvsched.policy.base import Policy, Setup
 from kvsched.policy.lru import LRU
@@ -24,7 +25,7 @@ MOST_BLOCKS = 2**31 - 1
 """Blocks are numbered with 32 bits."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Replay:
     """What one policy did with one trace at one capacity."""
 
@@ -93,6 +94,16 @@ class Replay:
             "total_tokens": self.total_tokens,
             "evictions": self.evictions,
         }
+
+    def __repr__(self) -> str:
+        return (
+            f"<Replay {self.policy.label} at {self.capacity_blocks:,} blocks: hits "
+            f"{self.hit_blocks:,} of {self.total_blocks:,} blocks, {self.evictions:,} evictions>"
+        )
+
+    def _repr_html_(self) -> str:
+        ratios = {"block hit ratio": self.block_hit_ratio, "token hit ratio": self.token_hit_ratio}
+        return facts("Replay", {**self.summary(), **ratios})
 
 
 def check_capacity(capacity_blocks: int) -> int:

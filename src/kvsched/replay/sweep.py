@@ -104,5 +104,8 @@ def capacity_grid(curve: LRUCurve, points: int = 12, include: Iterable[int] = ()
     ceiling = curve.ceiling_tokens
     low = max(curve.capacity_for(0.02 * ceiling) or 1, 1)
     high = max(curve.capacity_for(0.999 * ceiling) or 1, low + 1)
+    asked = {int(blocks) for blocks in include}
     spaced = np.unique(np.rint(np.geomspace(low, high, points)).astype(np.int64))
-    return sorted({int(blocks) for blocks in spaced} | {int(blocks) for blocks in include})
+    # A point beside one that was asked for would show nothing more.
+    apart = {int(b) for b in spaced if all(abs(b - a) > 0.03 * a for a in asked)}
+    return sorted(apart | asked)

@@ -6,10 +6,12 @@ hits are prompt tokens; the definitions that a result was made with are part of 
 
 from __future__ import annotations
 
+import html
 from typing import Any
 
 import msgspec
 
+from kvsched.foundation.notebook import table
 from kvsched.study.worth import Worth
 
 SCHEMA_VERSION = 1
@@ -257,3 +259,17 @@ class StudyResult(_Value, frozen=True, kw_only=True):
     worth: Worth | None
     recommendation: Recommendation
     warnings: tuple[str, ...] = ()
+
+    def _repr_html_(self) -> str:
+        advice = "".join(f"<p>{html.escape(text)}</p>" for text in self.recommendation.sentences)
+        rows = [
+            {
+                "policy": row.policy,
+                "hit tokens": row.hit_tokens,
+                "share of prompt tokens": row.token_share,
+                "gap closed": row.gap_closed,
+                "evictions": row.evictions,
+            }
+            for row in self.policies
+        ]
+        return advice + table(f"Policies at {self.capacity.blocks:,} blocks", rows)

@@ -8,9 +8,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 
-from kvsched.catalog import Accelerator, Capacity, Model, capacity_from_blocks
+from kvsched.catalog import (
+    Accelerator,
+    Capacity,
+    Model,
+    bytes_per_block,
+    capacity_from_blocks,
+    find_accelerator,
+    load_model,
+)
 from kvsched.foundation.errors import UsageError
 from kvsched.foundation.version import VERSION
 from kvsched.policy.base import Policy
@@ -235,8 +244,8 @@ def study(
     trace: Trace,
     capacity: Capacity | int | None = None,
     *,
-    model: Model | None = None,
-    gpu: Accelerator | None = None,
+    model: Model | str | None = None,
+    gpu: Accelerator | str | None = None,
     options: Options | None = None,
     partial: Path | None = None,
     report: Report | None = None,
@@ -244,16 +253,22 @@ def study(
     """Study ``trace``: ceiling, curves, optima, why it missed, what it is worth, what to do.
 
     ``capacity`` is in blocks of the trace, or a `Capacity`; a tenth of the distinct blocks if
-    None. ``model`` and ``gpu`` of the catalogue turn blocks into GiB and hits into seconds.
+    None. ``model`` and ``gpu``, values or names of the catalogue, turn blocks into GiB and hits
+    into seconds.
     ``partial`` names a file that keeps what was computed, so that an interrupted study goes on.
     Cost: two replays a policy and capacity, on all cores. Raises UsageError.
     """
     options = options or Options()
     told = report or _silent
+    model = load_model(model) if isinstance(model, str) else model
+    gpu = find_accelerator(gpu) if isinstance(gpu, str) else gpu
     if capacity is None:
         capacity = default_capacity(trace)
     elif not isinstance(capacity, Capacity):
         capacity = capacity_from_blocks(check_capacity(capacity), trace.block_size)
+    if capacity.bytes_per_block is None and model is not None:
+        size = bytes_per_block(model, trace.block_size, options.kv_cache_dtype)
+        capacity = msgspec.structs.replace(capacity, bytes_per_block=size)
     plan = _plan(trace, capacity, model, gpu, options)
     kept = None if partial is None else Partial(partial, f"{VERSION} {trace.digest}")
     here = _run_here(plan, told)

@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from kvsched.foundation.notebook import facts
+
 Int32s = NDArray[np.int32]
 Int64s = NDArray[np.int64]
 Float64s = NDArray[np.float64]
@@ -53,7 +55,7 @@ class Origin:
     """Options that shaped the trace (arrivals, seed, ...)."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Trace:
     """A workload: R requests in time order over a forest of N nodes. Immutable.
 
@@ -132,6 +134,19 @@ class Trace:
         """Tokens in the first ``blocks[r]`` (R,) blocks of each request's chain, (R,). O(R)."""
         covered: Int64s = np.minimum(blocks * np.int64(self.block_size), self.chain_tokens)
         return covered
+
+    def __repr__(self) -> str:
+        return (
+            f"<Trace {self.origin.source}: {len(self):,} requests, {self.references:,} block "
+            f"references, {self.nodes:,} distinct>"
+        )
+
+    def _repr_html_(self) -> str:
+        from kvsched.trace.summary import summarise
+
+        found = {name: value for name, value in summarise(self).items() if name != "settings"}
+        found["notes"] = "; ".join(self.origin.notes)
+        return facts("Trace", found)
 
     def columns(self) -> dict[str, NDArray[Any]]:
         """Every array by name, in a fixed order; label columns as ``NAME.codes``. O(1)."""
