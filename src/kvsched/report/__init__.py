@@ -1,0 +1,1 @@
+"""Answers to look at: terminal tables, and one self-contained HTML file."""

@@ -1,0 +1,64 @@
+"""How numbers and names are written, in one place. None is a dash."""
+
+from __future__ import annotations
+
+DASH = "–"
+MOST_LETTERS = 60
+"""A longer name from the trace is cut here."""
+
+
+def share(value: float | None, digits: int = 1) -> str:
+    """Return a share of 1 as a percentage."""
+    return DASH if value is None else f"{100 * value:.{digits}f}%"
+
+
+def count(value: int | None) -> str:
+    """Return a whole number with separators."""
+    return DASH if value is None else f"{value:,}"
+
+
+def short(value: float | None) -> str:
+    """Return a large number with a letter: 12.3 k, 4.5 M, 6.7 G."""
+    if value is None:
+        return DASH
+    for size, letter in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(value) >= size:
+            return f"{value / size:.3g} {letter}"
+    return f"{value:.3g}"
+
+
+def gib(value: float | None) -> str:
+    """Return GiB."""
+    if value is None:
+        return DASH
+    return f"{value:,.1f} GiB" if value < 1000 else f"{value:,.0f} GiB"
+
+
+def seconds(value: float | None) -> str:
+    """Return a time in the unit that reads best."""
+    if value is None:
+        return DASH
+    if value < 1e-3:
+        return "0 s" if value == 0 else f"{value * 1e6:.3g} µs"
+    if value < 120:
+        return f"{value:.3g} s"
+    if value < 7200:
+        return f"{value / 60:.3g} min"
+    return f"{value / 3600:,.1f} h"
+
+
+def times(value: float | None) -> str:
+    """Return a ratio."""
+    return DASH if value is None else f"{value:.2f}×"
+
+
+def name(text: str) -> str:
+    """Return a name from the trace that is safe to show: one line, no controls, not too long.
+
+    Direction marks and other invisible characters are dropped, since they can make a table say
+    what it does not.
+    """
+    visible = "".join(
+        letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text
+    )
+    return visible if len(visible) <= MOST_LETTERS else visible[: MOST_LETTERS - 1] + "…"

@@ -1,0 +1,65 @@
+"""A study as one HTML file that needs nothing else: no network, no other file."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kvsched.report import figures, format
+from kvsched.study.result import StudyResult
+
+GROUP_NAMES = {
+    "session": "by session",
+    "tenant": "by tenant",
+    "type": "by type",
+    "turn": "by turn",
+    "depth": "by depth in the prompt",
+    "window": "by window of time",
+}
+
+
+def render_html(result: StudyResult) -> str:
+    """Return the report. The same result gives the same bytes; names from the trace are escaped.
+
+    About 5 MB, nearly all of it plotly's own JavaScript, which draws the figures.
+    """
+    import jinja2
+    from plotly.offline import get_plotlyjs
+
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("kvsched.report", "templates"),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    for name in ("share", "count", "short", "gib", "seconds", "times", "name"):
+        environment.filters[name] = getattr(format, name)
+    drawn = figures.figures(result)
+    return environment.get_template("report.html").render(
+        r=result,
+        overall=result.anatomy.overall,
+        classes=list(figures.CLASS_COLOURS.items()),
+        groups={group: GROUP_NAMES.get(group, group) for group in result.anatomy.by},
+        figures={place: figures.as_script(figure) for place, figure in drawn.items()},
+        targets=_target_rows(result),
+        shares=sorted({target.share for target in result.targets}),
+        plotly=get_plotlyjs(),
+        own=next(row for row in result.policies if row.policy == result.policy),
+        fit=next(row for row in result.policies if row.policy == "opt-fit"),
+        most=max((row.token_share or 0.0) for row in result.policies) or 1.0,
+    )
+
+
+def _target_rows(result: StudyResult) -> list[dict[str, Any]]:
+    knees = {knee.policy: knee for knee in result.knees}
+    return [
+        {
+            "policy": row.policy,
+            "targets": sorted(
+                (target for target in result.targets if target.policy == row.policy),
+                key=lambda target: target.share,
+            ),
+            "knee": knees[row.policy],
+        }
+        for row in result.policies
+    ]

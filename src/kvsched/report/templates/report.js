@@ -1,0 +1,60 @@
+"use strict";
+(function () {
+  const root = document.documentElement;
+  const places = Array.from(document.querySelectorAll(".figure"));
+  const dark = window.matchMedia("(prefers-color-scheme: dark)");
+
+  function colours(forPrint) {
+    const style = getComputedStyle(root);
+    const read = (name) => style.getPropertyValue(name).trim();
+    const ink = forPrint ? "#000" : read("--ink");
+    const line = forPrint ? "#bbb" : read("--line");
+    const axis = { gridcolor: line, zerolinecolor: line, linecolor: line };
+    const flat = { "font.color": ink, "hoverlabel.bgcolor": forPrint ? "#fff" : read("--card"),
+      "hoverlabel.bordercolor": line, "hoverlabel.font.color": ink };
+    for (const name of ["xaxis", "yaxis"])
+      for (const key of Object.keys(axis)) flat[name + "." + key] = axis[key];
+    return flat;
+  }
+
+  function draw(place) {
+    if (place.hidden || place.dataset.drawn) return;
+    const figure = JSON.parse(document.getElementById(place.id + "-data").textContent);
+    const layout = figure.layout;
+    const narrow = place.clientWidth < 520;
+    if (narrow) {
+      layout.font.size = 11;
+      layout.margin.l = Math.min(layout.margin.l, 44);
+      layout.margin.r = 8;
+      if (layout.yaxis.title) delete layout.yaxis.title;
+    }
+    place.dataset.drawn = "1";
+    Plotly.newPlot(place, figure.data, layout, { displayModeBar: false, responsive: true })
+      .then(() => Plotly.relayout(place, colours(false)));
+  }
+
+  function recolour(forPrint) {
+    for (const place of places)
+      if (place.dataset.drawn) Plotly.relayout(place, colours(forPrint));
+  }
+
+  for (const button of document.querySelectorAll("[data-show]"))
+    button.addEventListener("click", function () {
+      for (const other of document.querySelectorAll('[data-of="' + button.dataset.of + '"]'))
+        other.setAttribute("aria-pressed", String(other === button));
+      for (const place of places)
+        if (place.dataset.group === button.dataset.of) place.hidden = place.id !== button.dataset.show;
+      draw(document.getElementById(button.dataset.show));
+      recolour(false);
+    });
+
+  document.getElementById("theme").addEventListener("click", function () {
+    const now = root.dataset.theme || (dark.matches ? "dark" : "light");
+    root.dataset.theme = now === "dark" ? "light" : "dark";
+    recolour(false);
+  });
+  dark.addEventListener("change", () => recolour(false));
+  window.addEventListener("beforeprint", () => recolour(true));
+  window.addEventListener("afterprint", () => recolour(false));
+  places.forEach(draw);
+})();

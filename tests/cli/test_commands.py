@@ -1,0 +1,218 @@
+"""The command line, run as a user runs it."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+KVSCHED = [sys.executable, "-m", "kvsched"]
+
+
+def run(*arguments: str, cwd: Path | None = None, **env: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*KVSCHED, *arguments],
+        cwd=cwd,
+        env={**os.environ, **env},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def good(*arguments: str, cwd: Path | None = None) -> str:
+    ended = run(*arguments, cwd=cwd)
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout
+
+
+@pytest.fixture(scope="module")
+def chat(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("traces") / "chat.kvtrace"
+    good("trace", "generate", "chat", "--output", str(path), "--set", "requests=1500", "--seed", "3")
+    return path
+
+
+def test_help_names_every_command() -> None:
+    shown = good("--help")
+    for command in ("trace", "replay", "curve", "study", "policies", "models", "gpus"):
+        assert command in shown
+
+
+def test_version() -> None:
+    assert good("--version").startswith("kvsched ")
+
+
+def test_generate_is_the_same_for_the_same_seed(chat: Path, tmp_path: Path) -> None:
+    again, other = tmp_path / "again.kvtrace", tmp_path / "other.kvtrace"
+    for path, seed in ((again, "3"), (other, "4")):
+        good("trace", "generate", "chat", "-o", str(path), "--set", "requests=1500", "--seed", seed)
+    assert again.read_bytes() == chat.read_bytes()
+    assert other.read_bytes() != chat.read_bytes()
+
+
+def test_replay_json_is_one_object_with_the_promised_names(chat: Path) -> None:
+    text = good("replay", str(chat), "--capacity-blocks", "500", "--format", "json")
+    found = json.loads(text)
+    promised = {
+        "policy",
+        "capacity_blocks",
+        "hit_blocks",
+        "total_blocks",
+        "hit_tokens",
+        "total_tokens",
+        "evictions",
+        "definitions",
+        "digest",
+        "version",
+    }
+    assert promised <= set(found)
+    assert found["policy"] == "lru"
+    assert 0 < found["hit_blocks"] < found["total_blocks"]
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "csv"])
+def test_rows_add_up_to_the_sums(chat: Path, tmp_path: Path, suffix: str) -> None:
+    requests, decisions = tmp_path / f"r.{suffix}", tmp_path / f"d.{suffix}"
+    found = json.loads(
+        good(
+            *("replay", str(chat), "--policy", "lfu", "--capacity-blocks", "700"),
+            *("--per-request", str(requests), "--dump-decisions", str(decisions)),
+            *("--format", "json"),
+        )
+    )
+
+    def rows(path: Path) -> list[dict[str, str]]:
+        if suffix == "csv":
+            with path.open(newline="") as stream:
+                return list(csv.DictReader(stream))
+        return [json.loads(line) for line in path.read_text().splitlines()]
+
+    per_request = rows(requests)
+    assert len(per_request) == 1500
+    assert sum(int(row["hit_blocks"]) for row in per_request) == found["hit_blocks"]
+    assert sum(int(row["hit_tokens"]) for row in per_request) == found["hit_tokens"]
+    assert sum(int(row["evictions"]) for row in per_request) == found["evictions"]
+    left = rows(decisions)
+    assert len(left) == found["evictions"]
+    assert {"request", "time_s", "victim_key", "incoming_key"} <= set(left[0])
+
+
+def test_formats_of_a_capacity_agree(chat: Path) -> None:
+    def blocks(*options: str) -> int:
+        text = good("replay", str(chat), *options, "--format", "json")
+        return int(json.loads(text)["capacity_blocks"])
+
+    # Llama-3.1-8B: 131,072 bytes a token, so 16 tokens take 2 MiB and a GiB holds 512 blocks.
+    assert blocks("--capacity-gib", "1", "--model", "llama-3.1-8b") == 512
+    assert blocks("--capacity-tokens", "16015") == 1000
+    whole = blocks("--gpu", "h100", "--model", "llama-3.1-8b")
+    less = blocks("--gpu", "h100", "--model", "llama-3.1-8b", "--reserve-running", "64x2048")
+    assert whole - less == 64 * 2048 // 16
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["replay", "CHAT"], "name a capacity"),
+        (["replay", "CHAT", "--capacity-blocks", "0"], "1"),
+        (["replay", "CHAT", "--capacity-blocks", "-5"], "blocks"),
+        (["replay", "CHAT", "--capacity-blocks", "9", "--capacity-tokens", "9"], "give one of"),
+        (["replay", "CHAT", "--capacity-gib", "4"], "needs --model"),
+        (["replay", "CHAT", "--gpu", "h100"], "--gpu needs --model"),
+        (["replay", "CHAT", "--capacity-blocks", "9", "--policy", "lruu"], "unknown policy lruu"),
+        (["replay", "CHAT", "--capacity-blocks", "9", "--policy", "decay:half=1"], "no parameter"),
+        (["replay", "CHAT", "--capacity-blocks", "9", "--policy", "no.py:P"], "there is no file"),
+        (["replay", "CHAT", "--capacity-blocks", "9", "--per-request", "x.txt"], ".jsonl or .csv"),
+        (["replay", "nowhere.jsonl", "--capacity-blocks", "9"], "nowhere.jsonl"),
+        (["replay", "preset:chatt", "--capacity-blocks", "9"], "chatt"),
+        (["replay", "CHAT", "--capacity-gib", "1", "--model", "llama-9"], "llama-9"),
+        (["study", "CHAT", "--policy", "opt"], "needs the future"),
+        (["study", "CHAT", "--policies", "lru,what"], "unknown policy what"),
+        (["study", "CHAT", "--capacity-blocks", "9", "-o", "CHAT/sub"], "cannot be made"),
+        (["trace", "generate", "chat"], "--output"),
+        (["trace", "generate", "chat", "-o", "x.json"], ".kvtrace"),
+        (["trace", "generate", "chat", "-o", "x.kvtrace", "--set", "requests=-4"], "requests"),
+        (["trace", "info", "CHAT", "--format", "weka"], "weka"),
+        (["trace", "info", "CHAT", "--format", "nothing"], "nothing"),
+    ],
+)
+def test_wrong_use_says_what_to_do(arguments: list[str], said: str, chat: Path) -> None:
+    ended = run(*(word.replace("CHAT", str(chat)) for word in arguments))
+    assert ended.returncode == 2, (ended.returncode, ended.stdout, ended.stderr)
+    assert said in ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert ended.stdout == ""
+    assert len(ended.stderr.strip().splitlines()) <= 4
+
+
+def test_an_output_that_cannot_be_written_is_said_before_nothing_is_lost(chat: Path) -> None:
+    ended = run("replay", str(chat), "--capacity-blocks", "9", "--per-request", "/no/such/r.csv")
+    assert ended.returncode == 2
+    assert "cannot be written" in ended.stderr
+
+
+def study(chat: Path, folder: Path, *more: str) -> subprocess.CompletedProcess[str]:
+    options = ("--capacity-blocks", "800", "--points", "5", "--output-dir", str(folder))
+    return run("study", str(chat), *options, *more, cwd=folder.parent)
+
+
+def test_a_study_writes_the_same_bytes_again(chat: Path, tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        ended = study(chat, tmp_path / name)
+        assert ended.returncode == 0, ended.stderr
+        assert sorted(p.name for p in (tmp_path / name).iterdir()) == ["report.html", "result.json"]
+    for file in ("report.html", "result.json"):
+        assert (tmp_path / "one" / file).read_bytes() == (tmp_path / "two" / file).read_bytes()
+
+
+def test_a_study_as_json_prints_the_file(chat: Path, tmp_path: Path) -> None:
+    ended = study(chat, tmp_path / "out", "--format", "json")
+    assert ended.returncode == 0, ended.stderr
+    shown = json.loads(ended.stdout)
+    assert shown["capacity"]["blocks"] == 800
+    assert shown == json.loads((tmp_path / "out" / "result.json").read_text())
+
+
+def test_an_interrupted_study_goes_on_and_ends_the_same(tmp_path: Path) -> None:
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    options = ["study", "preset:mooncake-conversation", "--points", "40", "--capacity-blocks", "6000"]
+    ended = run(*options, "-o", str(whole))
+    assert ended.returncode == 0, ended.stderr
+    started = subprocess.Popen(
+        [*KVSCHED, *options, "-o", str(cut)], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL
+    )
+    partial = cut / ".partial.jsonl"
+    until = time.monotonic() + 120
+    while not (partial.exists() and partial.stat().st_size > 2000):
+        assert time.monotonic() < until, "no point was kept"
+        assert started.poll() is None, "the study ended before it could be interrupted"
+        time.sleep(0.002)
+    started.send_signal(signal.SIGINT)
+    _, said = started.communicate(timeout=60)
+    assert started.returncode == 1
+    assert b"goes on from here" in said
+    assert b"Traceback" not in said
+    assert not (cut / "result.json").exists()
+    kept = len(partial.read_bytes().splitlines())
+    assert kept > 2
+    again = run(*options, "-o", str(cut))
+    assert again.returncode == 0, again.stderr
+    assert (cut / "result.json").read_bytes() == (whole / "result.json").read_bytes()
+    assert not partial.exists()
+
+
+def test_a_closed_pipe_is_no_traceback(chat: Path) -> None:
+    command = f"{' '.join(KVSCHED)} curve {chat} --points 100000 | head -1"
+    ended = subprocess.run(
+        ["bash", "-c", command], capture_output=True, text=True, check=False, env=os.environ
+    )
+    assert "Traceback" not in ended.stderr
+    assert "Exception" not in ended.stderr
