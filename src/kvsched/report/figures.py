@@ -42,9 +42,27 @@ def _layout(**more: Any) -> dict[str, Any]:
         "plot_bgcolor": "rgba(0,0,0,0)",
         "font": {"family": "system-ui, sans-serif", "size": 13},
         "hovermode": "closest",
-        "legend": {"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0},
+        "legend": {
+            "orientation": "h",
+            "y": 1.02,
+            "yanchor": "bottom",
+            "x": 0,
+            "traceorder": "normal",
+        },
         **more,
     }
+
+
+def _interesting(result: StudyResult) -> tuple[float, float]:
+    """Return the capacities between which something happens, the user's own among them."""
+    lru = result.curves[0]
+    start = 0.01 * result.ceiling.hit_tokens
+    reached = zip(lru.capacity_blocks, lru.hit_tokens, strict=True)
+    low = next((blocks for blocks, hits in reached if hits > start), 1)
+    grid = [curve.capacity_blocks[0] for curve in result.curves if not curve.exact_everywhere]
+    low = min([low, result.capacity.blocks, *grid])
+    high = max(lru.capacity_blocks[-1], result.capacity.blocks)
+    return low / 1.3, high * 1.1
 
 
 def curves(result: StudyResult, in_gib: bool = False) -> dict[str, Any]:
@@ -72,6 +90,7 @@ def curves(result: StudyResult, in_gib: bool = False) -> dict[str, Any]:
                 "hovertemplate": f"{label}<br>%{{x:,.4~g}} {word}<br>%{{y:.1%}} hit<extra></extra>",
             }
         )
+    least, most = (edge * unit for edge in _interesting(result))
     ceiling = result.ceiling.token_share or 0.0
     here = result.capacity.blocks * unit
     line = {"width": 1.5, "color": "#888888"}
@@ -92,7 +111,12 @@ def curves(result: StudyResult, in_gib: bool = False) -> dict[str, Any]:
         "data": traces,
         "layout": _layout(
             height=440,
-            xaxis={"type": "log", "title": {"text": f"capacity, {word}"}, "exponentformat": "SI"},
+            xaxis={
+                "type": "log",
+                "title": {"text": f"capacity, {word}"},
+                "exponentformat": "SI",
+                "range": [round(math.log10(least), 6), round(math.log10(most), 6)],
+            },
             yaxis={
                 "title": {"text": "share of prompt tokens hit"},
                 "tickformat": ".0%",

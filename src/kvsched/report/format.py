@@ -21,7 +21,7 @@ def short(value: float | None) -> str:
     """Return a large number with a letter: 12.3 k, 4.5 M, 6.7 G."""
     if value is None:
         return DASH
-    for size, letter in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+    for size, letter in ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
         if abs(value) >= size:
             return f"{value / size:.3g} {letter}"
     return f"{value:.3g}"

@@ -8,13 +8,14 @@ from kvsched.report import figures, format
 from kvsched.study.result import StudyResult
 
 GROUP_NAMES = {
-    "session": "by session",
-    "tenant": "by tenant",
-    "type": "by type",
-    "turn": "by turn",
     "depth": "by depth in the prompt",
+    "turn": "by turn",
+    "type": "by type",
+    "tenant": "by tenant",
+    "session": "by session",
     "window": "by window of time",
 }
+"""In the order of the tabs."""
 
 
 def render_html(result: StudyResult) -> str:
@@ -39,7 +40,7 @@ def render_html(result: StudyResult) -> str:
         r=result,
         overall=result.anatomy.overall,
         classes=list(figures.CLASS_COLOURS.items()),
-        groups={group: GROUP_NAMES.get(group, group) for group in result.anatomy.by},
+        groups={group: title for group, title in GROUP_NAMES.items() if group in result.anatomy.by},
         figures={place: figures.as_script(figure) for place, figure in drawn.items()},
         targets=_target_rows(result),
         shares=sorted({target.share for target in result.targets}),
