@@ -42,7 +42,9 @@ def test_rooms_do_not_hide_functions_of_the_same_name() -> None:
 
 
 def test_importing_loads_nothing_heavy() -> None:
-    heavy = run("import kvsched, sys\nprint({'numpy', 'numba', 'plotly', 'rich'} & set(sys.modules))")
+    heavy = run(
+        "import kvsched, sys\nprint({'numpy', 'numba', 'plotly', 'rich'} & set(sys.modules))"
+    )
     assert heavy == "set()"
 
 

@@ -36,7 +36,9 @@ def good(*arguments: str, cwd: Path | None = None) -> str:
 @pytest.fixture(scope="module")
 def chat(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("traces") / "chat.kvtrace"
-    good("trace", "generate", "chat", "--output", str(path), "--set", "requests=1500", "--seed", "3")
+    good(
+        "trace", "generate", "chat", "--output", str(path), "--set", "requests=1500", "--seed", "3"
+    )
     return path
 
 
@@ -183,7 +185,14 @@ def test_a_study_as_json_prints_the_file(chat: Path, tmp_path: Path) -> None:
 
 def test_an_interrupted_study_goes_on_and_ends_the_same(tmp_path: Path) -> None:
     whole, cut = tmp_path / "whole", tmp_path / "cut"
-    options = ["study", "preset:mooncake-conversation", "--points", "40", "--capacity-blocks", "6000"]
+    options = [
+        "study",
+        "preset:mooncake-conversation",
+        "--points",
+        "40",
+        "--capacity-blocks",
+        "6000",
+    ]
     ended = run(*options, "-o", str(whole))
     assert ended.returncode == 0, ended.stderr
     started = subprocess.Popen(
