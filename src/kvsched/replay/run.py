@@ -117,6 +117,18 @@ def check_capacity(capacity_blocks: int) -> int:
     return int(capacity_blocks)
 
 
+def _not_compiled(policy: Policy, error: Exception) -> UsageError | None:
+    """Return what to tell a user whose hooks Numba cannot compile; None for any other error."""
+    if not type(error).__module__.startswith("numba."):
+        return None
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    fault = " ".join(lines[1:3] or lines or [type(error).__name__])
+    return UsageError(
+        f"policy {policy.label} does not compile: {fault} "
+        "(KVSCHED_COMPILED=0 runs it as plain Python)"
+    )
+
+
 _loops: dict[tuple[type[Policy], bool], Callable[..., int]] = {}
 
 
@@ -162,7 +174,14 @@ def replay(
         state = chosen.prepare(Setup(trace.nodes, capacity, trace.block_size, trace))
         table = empty_table(trace.parent, trace.depth, trace.tokens)
         loop = _bound(type(chosen), compiled)
-        used = loop(table, state, capacity, trace.time_s, trace.starts, trace.chains, counts, log)
+        arrays = (trace.time_s, trace.starts, trace.chains)
+        try:
+            used = loop(table, state, capacity, *arrays, counts, log)
+        except Exception as error:
+            told = _not_compiled(chosen, error)
+            if told is None:
+                raise
+            raise told from None
     total = int(counts.evicted.sum(dtype=np.int64))
     kept = Decisions(log.victim[:total], log.incoming[:total]) if decisions else None
     return Replay(trace, chosen, capacity, *counts, int(used), kept)

@@ -52,13 +52,18 @@ def times(value: float | None) -> str:
     return DASH if value is None else f"{value:.2f}×"
 
 
-def name(text: str) -> str:
-    """Return a name from the trace that is safe to show: one line, no controls, not too long.
+def visible(text: str) -> str:
+    """Return a text of the trace on one line, without controls.
 
-    Direction marks and other invisible characters are dropped, since they can make a table say
-    what it does not.
+    Direction marks and other invisible characters become a sign of their own, since they can
+    make a table say what it does not.
     """
-    visible = "".join(
+    return "".join(
         letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text
     )
-    return visible if len(visible) <= MOST_LETTERS else visible[: MOST_LETTERS - 1] + "…"
+
+
+def name(text: str) -> str:
+    """Return a name from the trace that is safe to show, cut where it is too long."""
+    shown = visible(text)
+    return shown if len(shown) <= MOST_LETTERS else shown[: MOST_LETTERS - 1] + "…"

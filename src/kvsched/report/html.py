@@ -33,7 +33,7 @@ def render_html(result: StudyResult) -> str:
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
-    for name in ("share", "count", "short", "gib", "seconds", "times", "name"):
+    for name in ("share", "count", "short", "gib", "seconds", "times", "name", "visible"):
         environment.filters[name] = getattr(format, name)
     drawn = figures.figures(result)
     return environment.get_template("report.html").render(

@@ -1,0 +1,169 @@
+"""Every registered policy against the contract, the definition and, for optima, all decisions."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from contract import Run, check_against_oracle, check_history, check_optimal
+from factory import make_trace, traces
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import kvsched
+from kvsched.foundation.errors import UsageError
+from kvsched.policy.registry import find, make
+from kvsched.replay.run import replay
+from kvsched.trace.model import Trace
+
+POLICIES = kvsched.policies()
+quick = settings(deadline=None, max_examples=60, derandomize=True)
+
+
+@pytest.mark.parametrize("name", POLICIES)
+@quick
+@given(trace=traces(), capacity=st.integers(1, 9))
+def test_history_and_definition(name: str, trace: Trace, capacity: int) -> None:
+    run = Run(trace, make(name), capacity)
+    check_history(run)
+    check_against_oracle(run, name)
+
+
+@pytest.mark.parametrize(("name", "bypass"), [("opt", True), ("opt-fit", False)])
+@settings(deadline=None, max_examples=120, derandomize=True)
+@given(trace=traces(requests=7, length=4, keys=1), capacity=st.integers(1, 4))
+def test_optima_beat_every_sequence_of_decisions(
+    name: str, bypass: bool, trace: Trace, capacity: int
+) -> None:
+    check_optimal(Run(trace, make(name), capacity), bypass)
+
+
+@pytest.mark.parametrize("name", POLICIES)
+@settings(deadline=None, max_examples=25, derandomize=True)
+@given(trace=traces(requests=40, length=9, keys=3), capacity=st.integers(1, 30))
+def test_compiled_equals_plain(name: str, trace: Trace, capacity: int) -> None:
+    plain = replay(trace, name, capacity, decisions=True, compiled=False)
+    fast = replay(trace, name, capacity, decisions=True, compiled=True)
+    assert plain.request_hits.tolist() == fast.request_hits.tolist()
+    assert plain.request_evictions.tolist() == fast.request_evictions.tolist()
+    assert plain.decisions is not None
+    assert fast.decisions is not None
+    assert plain.decisions.victim.tolist() == fast.decisions.victim.tolist()
+    assert plain.decisions.incoming.tolist() == fast.decisions.incoming.tolist()
+    assert plain.resident_blocks == fast.resident_blocks
+
+
+@settings(deadline=None, max_examples=60, derandomize=True)
+@given(trace=traces(requests=40, length=9, keys=3), capacity=st.integers(1, 30))
+def test_no_policy_beats_the_optima(trace: Trace, capacity: int) -> None:
+    hits = {name: replay(trace, name, capacity).hit_blocks for name in POLICIES}
+    for name in POLICIES:
+        assert hits["opt"] >= hits[name], name
+        if name != "opt":
+            assert hits["opt-fit"] >= hits[name], name
+
+
+@settings(deadline=None, max_examples=60, derandomize=True)
+@given(trace=traces(requests=40, length=9, keys=3), capacity=st.integers(1, 30))
+def test_lru_in_runs_equals_the_list(trace: Trace, capacity: int) -> None:
+    runs = replay(trace, "lru", capacity, decisions=True)
+    plain = replay(trace, "lru", capacity, decisions=True, fast=False)
+    assert runs.request_hits.tolist() == plain.request_hits.tolist()
+    assert runs.request_stored.tolist() == plain.request_stored.tolist()
+    assert runs.request_evictions.tolist() == plain.request_evictions.tolist()
+    assert runs.resident_blocks == plain.resident_blocks
+    assert runs.decisions is not None
+    assert plain.decisions is not None
+    assert runs.decisions.victim.tolist() == plain.decisions.victim.tolist()
+    assert runs.decisions.incoming.tolist() == plain.decisions.incoming.tolist()
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_an_unlimited_cache_reaches_the_ceiling(name: str) -> None:
+    trace = make_trace([(1, 2, 3), (1, 2), (1, 2, 3, 4), (5,), (1, 2, 3)], [1] * 5, [0] * 5)
+    result = replay(trace, name, 100)
+    assert result.request_hits.tolist() == [0, 2, 3, 0, 3]
+    assert result.evictions == 0
+    assert result.resident_blocks == 5
+
+
+# Four blocks of room. A = (1, 2), B = (3, 4), C = (5,). The chains, by request:
+#   0: A stores 1 2        1: A hits 1 2        2: B stores 3 4 (full)
+#   3: (1,) hits 1         4: C needs room       5: A, 6: B look again
+GOLDEN_PATHS = [(1, 2), (1, 2), (3, 4), (1,), (5,), (1, 2), (3, 4)]
+GOLDEN = {
+    # At 4 the leaves are 2 (used by 1) and 4 (used by 2): 2 is the least recent.
+    # At 5, 2 is missing: of the leaves 4 (2) and 5 (4), 4 goes. At 6 only 3 is left of B; 4 is
+    # stored over 5 (4).
+    "lru": ([0, 2, 0, 1, 0, 1, 1], [2, 4, 5]),
+    # By insertion: 2 (0) before 4 (2). At 5 again 4 (2) before 5 (4), at 6 5 (4) before 2 (5).
+    "fifo": ([0, 2, 0, 1, 0, 1, 1], [2, 4, 5]),
+    # 4 was used once, 2 twice: 4 goes. At 5 all of A hits. At 6, 4 is missing; leaves are 5
+    # (once) and 2 (three times): 5 goes.
+    "lfu": ([0, 2, 0, 1, 0, 2, 1], [4, 5]),
+    "slru": ([0, 2, 0, 1, 0, 2, 1], [4, 5]),
+    "chapter": ([0, 2, 0, 1, 0, 2, 1], [4, 5]),
+    # A's two uses at 1 and 2 s weigh about 2; 4's one use weighs 1: as lfu.
+    "decay": ([0, 2, 0, 1, 0, 2, 1], [4, 5]),
+    # At 4: 2 is used at 5, 4 at 6: 4 leaves, farthest. At 6: 5 and 2 are never used again; the
+    # order between such nodes is free (here the least recent).
+    "opt-fit": ([0, 2, 0, 1, 0, 2, 1], [4, 5]),
+    # 5 is never used again, so it is not stored, and all of A and B hit.
+    "opt": ([0, 2, 0, 1, 0, 2, 2], []),
+}
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_golden_sequence(name: str) -> None:
+    trace = make_trace(GOLDEN_PATHS, [1] * 7, [0] * 7)
+    hits, left = GOLDEN[name]
+    result = replay(trace, name, 4, decisions=True)
+    assert result.request_hits.tolist() == hits
+    assert result.decisions is not None
+    assert trace.key[result.decisions.victim].tolist() == left
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_a_policy_explains_itself(name: str) -> None:
+    policy = find(name)
+    assert policy.name == name
+    assert policy.summary()
+    assert policy.source not in ("", "user")
+    for parameter in policy.parameters.values():
+        assert parameter.help
+
+
+@pytest.mark.parametrize(
+    "reference",
+    ["decay:half_life_s=0", "decay:half_life_s=nan", "decay:half_life_s=x", "decay:nothing=1"],
+)
+def test_bad_parameters_are_refused(reference: str) -> None:
+    with pytest.raises(UsageError):
+        make(reference)
+
+
+def test_parameters_show_in_the_label() -> None:
+    assert make("decay:half_life_s=60").label == "decay:half_life_s=60"
+    assert make("decay").label == "decay"
+
+
+def test_decay_runs_from_lru_to_lfu() -> None:
+    paths = [(1,), (1,), (1,), (2,), (3,), (2,), (1,), (4,), (2,), (1,)]
+    trace = make_trace(paths, [10] * 10, [0] * 10)
+
+    def hits(policy: str) -> list[int]:
+        return replay(trace, policy, 2).request_hits.tolist()
+
+    assert hits("decay:half_life_s=0.01") == hits("lru")
+    assert hits("decay:half_life_s=1e9") == hits("lfu")
+    assert hits("lru") != hits("lfu")
+
+
+def test_two_threads_give_what_one_gives() -> None:
+    random = np.random.default_rng(5)
+    paths = [tuple(random.integers(0, 3, size=8).tolist()) for _ in range(300)]
+    trace = make_trace(paths, [1] * 300, [0] * 300)
+    capacities = [3, 10, 40, 90, 200]
+    alone = kvsched.sweep(trace, ["lru", "lfu", "opt"], capacities, threads=1)
+    together = kvsched.sweep(trace, ["lru", "lfu", "opt"], capacities, threads=4)
+    assert alone == together
+    assert len(alone) == 15
