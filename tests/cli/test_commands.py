@@ -142,7 +142,7 @@ def test_formats_of_a_capacity_agree(chat: Path) -> None:
         (["trace", "generate", "chat"], "--output"),
         (["trace", "generate", "chat", "-o", "x.json"], ".kvtrace"),
         (["trace", "generate", "chat", "-o", "x.kvtrace", "--set", "requests=-4"], "requests"),
-        (["trace", "info", "CHAT", "--format", "weka"], "weka"),
+        (["trace", "info", "CHAT", "--format", "weka"], "not valid UTF-8"),
         (["trace", "info", "CHAT", "--format", "nothing"], "nothing"),
     ],
 )

@@ -101,6 +101,8 @@ def test_an_edited_policy_is_noticed_and_a_damaged_cache_survived(tmp_path: Path
     assert kept, "nothing was kept on disk"
     assert run(f"{file}:Own", cache) == lru
     assert sorted(cache.rglob("*.nb?")) == kept, "the second run compiled again"
+    file.write_text("# The same code in another file's words.\n" + OWN.replace("SIGN", "1"))
+    assert run(f"{file}:Own", cache) == lru
     file.write_text(OWN.replace("SIGN", "-1"))
     mru = run(f"{file}:Own", cache)
     assert mru == "[0, 0, 0, 1, 0]"

@@ -23,7 +23,7 @@ def result() -> StudyResult:
 def without_plotly(page: str) -> str:
     """Cut plotly's own script, which is most of the page and not ours."""
     start = page.index("<script>/**")
-    return page[:start] + page[page.index("</script>", start) :]
+    return page[:start] + page[page.index("</script>", start) + len("</script>") :]
 
 
 def test_the_same_result_gives_the_same_bytes(result: StudyResult) -> None:

@@ -82,6 +82,8 @@ def _describe(function: Function, bound: Mapping[str, Any], seen: set[int], out:
     if id(function) in seen:
         return
     seen.add(id(function))
+    # Cached code refers to the module of each function: it cannot serve another module's.
+    out.append(function.__module__)
     _describe_code(function.__code__, out)
     out.append(repr(function.__defaults__))
     for name, raw in sorted(_called(function, bound).items()):
