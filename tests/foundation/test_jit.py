@@ -159,6 +159,29 @@ def test_a_hook_that_does_not_compile_is_the_users_error(tmp_path: Path) -> None
     assert replay(trace, f"{file}:Own", 1, compiled=False).evictions == 2
 
 
+@pytest.mark.parametrize("victim", ["incoming", "10**9", "-7", "0"])
+@pytest.mark.parametrize("compiled", [True, False])
+def test_a_victim_that_is_none_is_refused(tmp_path: Path, victim: str, compiled: bool) -> None:
+    file = tmp_path / "own.py"
+    file.write_text(
+        textwrap.dedent(
+            f"""
+            from kvsched import RankedPolicy
+
+            class Own(RankedPolicy):
+                name = "own"
+
+                @staticmethod
+                def victim(table, state, incoming, rank):
+                    return {victim}
+            """
+        )
+    )
+    trace = make_trace([(1, 2), (3,)], [1] * 2, [0] * 2)
+    with pytest.raises(UsageError, match=r"its victim for request 1 \(from 0\) is no evictable"):
+        replay(trace, f"{file}:Own", 2, compiled=compiled)
+
+
 def test_an_installed_package_can_offer_a_policy(monkeypatch: pytest.MonkeyPatch) -> None:
     class Offered(Policy):
         """From elsewhere."""

@@ -50,7 +50,9 @@ def replay_loop(
 ) -> int:
     """Replay every request against a cache of ``capacity`` blocks; return the blocks in use.
 
-    Fills ``counts``, and ``decisions`` as far as it has room. O(B) calls of hooks.
+    Stops at a victim that is not evictable, and returns -1 - request: compiled code has no bounds
+    checks, and a policy may be anyone's. Fills ``counts``, and ``decisions`` as far as it has
+    room. O(B) calls of hooks.
     """
     parent = table.parent
     resident = table.resident
@@ -79,6 +81,10 @@ def replay_loop(
                 leaving = victim(table, state, node, ranks - at)
                 if leaving == NONE:
                     break
+                if leaving < 0 or leaving >= len(resident) or resident[leaving] == 0:
+                    return -1 - request
+                if track_leaves and (children[leaving] != 0 or leaving == pinned):
+                    return -1 - request
                 on_evict(table, state, leaving)
                 resident[leaving] = 0
                 used -= 1

@@ -182,6 +182,11 @@ def replay(
             if told is None:
                 raise
             raise told from None
+        if used < 0:
+            raise UsageError(
+                f"policy {chosen.label}: its victim for request {-1 - used} (from 0) is no "
+                "evictable node: return a resident leaf outside the request's chain, or NONE"
+            )
     total = int(counts.evicted.sum(dtype=np.int64))
     kept = Decisions(log.victim[:total], log.incoming[:total]) if decisions else None
     return Replay(trace, chosen, capacity, *counts, int(used), kept)
