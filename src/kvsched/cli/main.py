@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 
@@ -53,6 +54,10 @@ def _fail(message: str, code: int) -> None:
 
 def main() -> None:
     """Run the command line. Errors go to stderr in one line; KVSCHED_DEBUG=1 shows where from."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # A terminal that knows only ASCII shows a question mark, and does not end the run.
+            stream.reconfigure(errors="replace")
     try:
         app()
     except KvschedError as error:

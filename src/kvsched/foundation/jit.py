@@ -23,6 +23,10 @@ R = TypeVar("R")
 
 Function = types.FunctionType
 _SCALARS = (bool, int, float, str, type(None))
+CACHE_FORMAT = "2"
+"""Changes with the form of the files in the cache, or with how code is compiled."""
+_DEEPEST = 3
+"""Dots that are followed from a module to a constant: ``package.module.Class.NAME``."""
 
 
 def compilation_enabled() -> bool:
@@ -39,10 +43,19 @@ def cache_folder() -> Path:
     return (Path(base) if base else Path.home() / ".cache") / "kvsched" / "compiled"
 
 
+def _names(code: types.CodeType) -> dict[str, None]:
+    """Return the global and attribute names in ``code`` and the code nested in it, in order."""
+    found = dict.fromkeys(code.co_names)
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            found |= _names(constant)
+    return found
+
+
 def _called(function: Function, bound: Mapping[str, Any]) -> dict[str, Any]:
     """What the global names in ``function``'s code stand for, with ``bound`` put over them."""
     found: dict[str, Any] = {}
-    for name in function.__code__.co_names:
+    for name in _names(function.__code__):
         if name in bound:
             found[name] = bound[name]
         elif name in function.__globals__:
@@ -71,9 +84,11 @@ def _describe_code(code: types.CodeType, out: list[str]) -> None:
 
 def _constant(value: Any) -> str:
     """Return what a global or a closed-over value adds to compiled code: constants are frozen."""
+    import numpy as np
+
     if isinstance(value, (*_SCALARS, tuple)):
         return repr(value)
-    if hasattr(value, "tobytes"):
+    if isinstance(value, np.ndarray | np.generic):
         return f"{value.dtype} {value.shape} {hashlib.sha256(value.tobytes()).hexdigest()}"
     return type(value).__name__
 
@@ -86,15 +101,29 @@ def _describe(function: Function, bound: Mapping[str, Any], seen: set[int], out:
     out.append(function.__module__)
     _describe_code(function.__code__, out)
     out.append(repr(function.__defaults__))
-    for name, raw in sorted(_called(function, bound).items()):
-        value = _unwrap(raw)
-        if _is_own(value):
-            out.append(name)
-            _describe(value, bound, seen, out)
-        else:
-            out.append(f"{name}={_constant(value)}")
+    names = sorted(_names(function.__code__))
+    for name, value in sorted(_called(function, bound).items()):
+        _describe_value(name, value, names, bound, seen, out)
     for cell in function.__closure__ or ():
         out.append(_constant(cell.cell_contents))
+
+
+def _describe_value(
+    name: str, raw: Any, names: list[str], bound: Mapping[str, Any], seen: set[int], out: list[str]
+) -> None:
+    """Describe what ``name`` stands for; of a module or class, the attributes among ``names``."""
+    value = _unwrap(raw)
+    value = getattr(value, "py_func", value)  # what a user compiled with Numba on their own
+    if _is_own(value):
+        out.append(name)
+        _describe(value, bound, seen, out)
+        return
+    out.append(f"{name}={_constant(value)}")
+    if isinstance(value, types.ModuleType | type) and name.count(".") < _DEEPEST:
+        for attribute in names:
+            if hasattr(value, attribute):
+                found = getattr(value, attribute)
+                _describe_value(f"{name}.{attribute}", found, names, bound, seen, out)
 
 
 def digest(function: Function, bound: Mapping[str, Any]) -> str:
@@ -102,7 +131,7 @@ def digest(function: Function, bound: Mapping[str, Any]) -> str:
     import numba
     import numpy as np
 
-    out = [sys.version, np.__version__, numba.__version__]
+    out = [CACHE_FORMAT, sys.version, np.__version__, numba.__version__]
     _describe(function, bound, set(), out)
     return hashlib.sha256("\n".join(out).encode()).hexdigest()[:32]
 

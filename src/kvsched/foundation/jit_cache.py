@@ -5,11 +5,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import pickle
 from pathlib import Path
 from typing import Any
 
 from numba.core.caching import CompileResultCacheImpl, FunctionCache, _CacheLocator
+from numba.core.serialize import dumps
 
 
 class _FolderLocator(_CacheLocator):
@@ -38,6 +41,17 @@ def folder_cache(function: Any, folder: Path) -> FunctionCache:
             self._locator = _FolderLocator(folder)
             self._filename_base = "kernel"
 
+        # One wrong bit in machine code would end the process: the code is kept with its checksum.
+        def reduce(self, cres: Any) -> tuple[str, bytes]:
+            data = dumps(super().reduce(cres))
+            return hashlib.sha256(data).hexdigest(), data
+
+        def rebuild(self, target_context: Any, payload: tuple[str, bytes]) -> Any:
+            checksum, data = payload
+            if hashlib.sha256(data).hexdigest() != checksum:
+                raise ValueError("the compiled code is damaged")
+            return super().rebuild(target_context, pickle.loads(data))  # noqa: S301  # our own
+
     class _Cache(FunctionCache):
         _impl_class = _Impl
 
@@ -45,8 +59,9 @@ def folder_cache(function: Any, folder: Path) -> FunctionCache:
             """Return the cached code for ``sig``, or None to have it compiled."""
             try:
                 return super().load_overload(sig, target_context)
-            except (EOFError, pickle.UnpicklingError, OSError, ValueError, KeyError):
-                self.flush()
+            except Exception:  # noqa: BLE001  # damaged bytes may raise anything
+                with contextlib.suppress(OSError):
+                    self.flush()
                 return None
 
         def save_overload(self, sig: Any, data: Any) -> None:

@@ -92,7 +92,7 @@ def _fill_hole(heap: Heap) -> None:
 
 
 def heap_push(heap: Heap, node: int, key: int, tie: int) -> None:
-    """Add a node that is not in the heap. O(log n); O(1) when it is smallest after a `heap_pop`."""
+    """Add a node that is not in the heap. O(log n); O(1) into the hole of a root."""
     if heap.counts[HOLE]:
         heap.counts[HOLE] = 0
         _sift_down(heap, 0, key, tie, node)
@@ -103,7 +103,7 @@ def heap_push(heap: Heap, node: int, key: int, tie: int) -> None:
 
 
 def heap_peek(heap: Heap) -> int:
-    """Return the node with the smallest (key, tie), or NONE. O(1), O(log n) after a `heap_pop`."""
+    """Return the node with the smallest (key, tie), or NONE. O(1); O(log n) after the root left."""
     if heap.counts[HOLE]:
         _fill_hole(heap)
     if heap.counts[SIZE] == 0:

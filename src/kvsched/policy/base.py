@@ -74,6 +74,8 @@ class Policy:
                 known = ", ".join(self.parameters) or "none"
                 raise UsageError(f"policy {self.name} has no parameter {name} (known: {known})")
             parameter = self.parameters[name]
+            if not isinstance(value, int | float | np.integer | np.floating):
+                raise UsageError(f"policy {self.name}: {name} must be a number, not {value!r}")
             low = value <= parameter.least if parameter.above else value < parameter.least
             if not math.isfinite(value) or low:
                 sign = ">" if parameter.above else "≥"

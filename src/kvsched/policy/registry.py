@@ -41,7 +41,11 @@ def find(reference: str) -> type[Policy]:
     if reference in _BUILT_IN:
         return _from_module(reference, *_BUILT_IN[reference].split(":"))
     for point in importlib.metadata.entry_points(group=ENTRY_POINTS, name=reference):
-        return _checked(reference, point.load())
+        try:
+            offered = point.load()
+        except (Exception, SystemExit) as error:  # another package may raise anything
+            raise UsageError(f"policy {reference}: cannot be loaded ({_fault(error)})") from error
+        return _checked(reference, offered)
     place, _, attribute = reference.rpartition(":")
     if not place:
         raise UsageError(f"unknown policy {reference} (known: {', '.join(names())})")
@@ -57,8 +61,8 @@ def make(policy: str | Policy | type[Policy]) -> Policy:
     """
     if isinstance(policy, Policy):
         return policy
-    if isinstance(policy, type):
-        return _checked(policy.__name__, policy)()
+    if not isinstance(policy, str):
+        return _checked(getattr(policy, "__name__", repr(policy)), policy)()
     parts = policy.split(":")
     values: dict[str, float] = {}
     while len(parts) > 1 and "=" in parts[-1]:
@@ -78,11 +82,16 @@ def _checked(reference: str, found: object) -> type[Policy]:
     return found
 
 
+def _fault(error: BaseException) -> str:
+    """Name what somebody else's code raised, in one line."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"
+
+
 def _from_module(reference: str, module: str, attribute: str) -> type[Policy]:
     try:
         loaded = importlib.import_module(module)
-    except ImportError as error:
-        raise UsageError(f"policy {reference}: cannot import {module} ({error})") from error
+    except (Exception, SystemExit) as error:  # a user's module may raise anything
+        raise UsageError(f"policy {reference}: cannot import {module} ({_fault(error)})") from error
     if not hasattr(loaded, attribute):
         raise UsageError(f"policy {reference}: {module} has no {attribute}")
     return _checked(reference, getattr(loaded, attribute))
@@ -101,9 +110,9 @@ def _from_file(reference: str, path: Path, attribute: str) -> object:
         sys.modules[name] = module
         try:
             spec.loader.exec_module(module)
-        except Exception as error:  # a user's file may raise anything
+        except (Exception, SystemExit) as error:  # a user's file may raise anything
             del sys.modules[name]
-            fault = f"{type(error).__name__}: {error}"
+            fault = _fault(error)
             raise UsageError(f"policy {reference}: {path} does not run ({fault})") from error
     module = sys.modules[name]
     if not hasattr(module, attribute):

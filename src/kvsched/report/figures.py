@@ -5,22 +5,27 @@ from __future__ import annotations
 import html
 import json
 import math
+from itertools import pairwise
 from typing import Any
 
-from kvsched.report.format import name, seconds
-from kvsched.study.result import AnatomyRow, StudyResult
+from kvsched.report.format import gib, name, seconds
+from kvsched.study.result import AnatomyRow, Curve, Histogram, StudyResult
 
-PALETTE = ("#0072B2", "#E69F00", "#56B4E9", "#CC79A7", "#8C6D31", "#7F7F7F", "#009E73", "#D55E00")
-"""Okabe and Ito's colours, told apart by colour-blind readers too."""
+OWN = "#0072B2"
+"""The colour of the policy that the study is about. All are of Okabe and Ito's set, or grey."""
+OTHERS = ("#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#8C6D31", "#7F7F7F")
+SYMBOLS = ("circle", "square", "diamond", "triangle-up", "x", "cross")
+BOUND = "#D55E00"
+DASHES = {"opt": "dot", "opt-fit": "dash"}
 
 CLASS_COLOURS = {
-    "hit": "#009E73",
+    "hit": "#0072B2",
     "regret": "#D55E00",
     "capacity": "#E69F00",
-    "compulsory": "#56B4E9",
-    "tail": "#999999",
+    "compulsory": "#A3AFBC",
+    "tail": "#66717E",
 }
-DASHES = {"opt": "dot", "opt-fit": "dash"}
+"""Colour for what a policy or memory could change, grey for what they cannot."""
 GiB = 2**30
 
 
@@ -37,94 +42,143 @@ def as_script(figure: dict[str, Any]) -> str:
 
 def _layout(**more: Any) -> dict[str, Any]:
     return {
-        "margin": {"l": 56, "r": 16, "t": 16, "b": 48},
+        "margin": {"l": 56, "r": 16, "t": 12, "b": 48},
         "paper_bgcolor": "rgba(0,0,0,0)",
         "plot_bgcolor": "rgba(0,0,0,0)",
         "font": {"family": "system-ui, sans-serif", "size": 13},
         "hovermode": "closest",
-        "legend": {
-            "orientation": "h",
-            "y": 1.02,
-            "yanchor": "bottom",
-            "x": 0,
-            "traceorder": "normal",
-        },
+        # A finger that scrolls past must not zoom.
+        "dragmode": False,
+        "legend": {"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0},
         **more,
     }
 
 
-def _interesting(result: StudyResult) -> tuple[float, float]:
-    """Return the capacities between which something happens, the user's own among them."""
-    lru = result.curves[0]
-    start = 0.01 * result.ceiling.hit_tokens
-    reached = zip(lru.capacity_blocks, lru.hit_tokens, strict=True)
-    low = next((blocks for blocks, hits in reached if hits > start), 1)
-    grid = [curve.capacity_blocks[0] for curve in result.curves if not curve.exact_everywhere]
-    low = min([low, result.capacity.blocks, *grid])
-    high = max(lru.capacity_blocks[-1], result.capacity.blocks)
-    return low / 1.3, high * 1.1
+def _digits(value: float) -> float:
+    """Six significant digits: the smallest capacities must not become 0 on a log axis."""
+    return float(f"{value:.6g}")
+
+
+def _line(result: StudyResult, policy: str) -> dict[str, Any]:
+    """The pen of a policy: its own colour and marker, the optima alike, the study's in front."""
+    own = policy == result.policy
+    if policy in DASHES:
+        return {"color": BOUND, "width": 1.8, "dash": DASHES[policy], "symbol": "circle"}
+    plain = [c.policy for c in result.curves if c.policy not in (*DASHES, result.policy)]
+    at = 0 if own else plain.index(policy)
+    return {
+        "color": OWN if own else OTHERS[at % len(OTHERS)],
+        "width": 3 if own else 1.6,
+        "dash": "solid",
+        "symbol": SYMBOLS[at % len(SYMBOLS)],
+    }
+
+
+def _curve(result: StudyResult, curve: Curve, unit: float) -> dict[str, Any]:
+    prompt = max(result.trace.prompt_tokens, 1)
+    size = result.capacity.bytes_per_block
+    pen = _line(result, curve.policy)
+    symbol = pen.pop("symbol")
+    label = text(curve.policy)
+    return {
+        "type": "scatter",
+        "mode": "lines" if curve.exact_everywhere else "lines+markers",
+        "name": label,
+        "x": [_digits(blocks * unit) for blocks in curve.capacity_blocks],
+        "y": [_digits(hits / prompt) for hits in curve.hit_tokens],
+        "customdata": [
+            f"{blocks:,} blocks" + ("" if size is None else f" · {gib(blocks * size / GiB)}")
+            for blocks in curve.capacity_blocks
+        ],
+        "line": pen,
+        "marker": {"size": 6, "symbol": symbol},
+        "hovertemplate": f"<b>{label}</b> %{{y:.1%}} hit<br>%{{customdata}}<extra></extra>",
+    }
+
+
+def _here(result: StudyResult, unit: float) -> dict[str, Any]:
+    """A ring where the study's policy is at the study's capacity."""
+    own = next(row for row in result.policies if row.policy == result.policy)
+    return {
+        "type": "scatter",
+        "mode": "markers",
+        "name": "here",
+        "x": [_digits(result.capacity.blocks * unit)],
+        "y": [_digits(own.token_share or 0.0)],
+        "marker": {"size": 12, "color": OWN, "line": {"width": 2, "color": "#ffffff"}},
+        "showlegend": False,
+        "hoverinfo": "skip",
+    }
+
+
+def _range(result: StudyResult) -> tuple[float, float]:
+    """The capacities worth drawing, in blocks: from where anything hits to the last."""
+    least = result.ceiling.hit_tokens / 100
+    points = [
+        (blocks, hits)
+        for curve in result.curves
+        for blocks, hits in zip(curve.capacity_blocks, curve.hit_tokens, strict=True)
+    ]
+    high = max(blocks for blocks, _ in points)
+    low = min((blocks for blocks, hits in points if hits >= least), default=1)
+    low, high = min(low, result.capacity.blocks), max(high, result.capacity.blocks)
+    return low / 1.4, high * 1.2
+
+
+def _marks(here: float, ceiling: float, low: float, high: float) -> dict[str, Any]:
+    """The lines of the ceiling and of the user's capacity, with their names.
+
+    Nothing is hit above the ceiling, so that both names find room there, at opposite sides.
+    """
+    line = {"width": 1.2, "color": "#888888"}
+    right = math.log(here / low) > math.log(high / low) / 2
+    near, far = ("right", "left") if right else ("left", "right")
+    plain = {"showarrow": False, "font": {"size": 12}}
+    return {
+        "shapes": [
+            {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": ceiling, "y1": ceiling}
+            | {"line": {**line, "dash": "dash"}, "layer": "below"},
+            {"type": "line", "yref": "paper", "y0": 0, "y1": 1, "x0": here, "x1": here}
+            | {"line": {**line, "dash": "dot"}, "layer": "below"},
+        ],
+        "annotations": [
+            {"xref": "paper", "x": 0 if right else 1, "xanchor": far, "y": _digits(ceiling)}
+            | {"yanchor": "bottom", "text": f"ceiling {ceiling:.1%}", **plain},
+            # On a logarithmic axis an annotation's place is the exponent.
+            {"x": _digits(math.log10(here)), "xanchor": near, "xshift": -4 if right else 4}
+            | {"yref": "paper", "y": 1, "yanchor": "top", "text": "your capacity", **plain},
+        ],
+    }
 
 
 def curves(result: StudyResult, in_gib: bool = False) -> dict[str, Any]:
     """Hit share over capacity: every policy, the optima, the ceiling, the user's capacity."""
-    prompt = max(result.trace.prompt_tokens, 1)
-    size = result.capacity.bytes_per_block
-    unit = (size or 0) / GiB if in_gib else 1
-    word = "GiB" if in_gib else "blocks"
-    traces: list[dict[str, Any]] = []
-    for at, curve in enumerate(result.curves):
-        label = text(curve.policy)
-        traces.append(
-            {
-                "type": "scatter",
-                "mode": "lines" if curve.exact_everywhere else "lines+markers",
-                "name": label,
-                "x": [round(blocks * unit, 6) for blocks in curve.capacity_blocks],
-                "y": [round(hits / prompt, 6) for hits in curve.hit_tokens],
-                "line": {
-                    "color": PALETTE[at % len(PALETTE)],
-                    "width": 3 if curve.policy == result.policy else 1.8,
-                    "dash": DASHES.get(curve.policy, "solid"),
-                },
-                "marker": {"size": 5},
-                "hovertemplate": f"{label}<br>%{{x:,.4~g}} {word}<br>%{{y:.1%}} hit<extra></extra>",
-            }
-        )
-    least, most = (edge * unit for edge in _interesting(result))
+    unit = (result.capacity.bytes_per_block or 0) / GiB if in_gib else 1.0
     ceiling = result.ceiling.token_share or 0.0
-    here = result.capacity.blocks * unit
-    line = {"width": 1.5, "color": "#888888"}
-    shapes = [
-        {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": ceiling, "y1": ceiling}
-        | {"line": {**line, "dash": "dash"}},
-        {"type": "line", "yref": "paper", "y0": 0, "y1": 1, "x0": here, "x1": here}
-        | {"line": {**line, "dash": "dot"}},
-    ]
-    marks = [
-        {"xref": "paper", "x": 0, "y": ceiling, "text": f"ceiling {ceiling:.1%}"}
-        | {"xanchor": "left", "yanchor": "bottom", "showarrow": False},
-        # On a logarithmic axis an annotation's place is the exponent.
-        {"x": round(math.log10(here), 6), "yref": "paper", "y": 0.02, "text": "your capacity"}
-        | {"xanchor": "left", "yanchor": "bottom", "showarrow": False},
-    ]
+    low, high = (blocks * unit for blocks in _range(result))
+    # Last is in front: the study's policy.
+    order = sorted(result.curves, key=lambda curve: curve.policy == result.policy)
+    traces = [_curve(result, curve, unit) for curve in order]
+    for trace, rank in zip(traces, (*range(2, len(traces) + 1), 1), strict=True):
+        trace["legendrank"] = rank
     return {
-        "data": traces,
+        "data": [*traces, _here(result, unit)],
         "layout": _layout(
             height=440,
             xaxis={
                 "type": "log",
-                "title": {"text": f"capacity, {word}"},
+                "title": {"text": f"capacity, {'GiB' if in_gib else 'blocks'}"},
                 "exponentformat": "SI",
-                "range": [round(math.log10(least), 6), round(math.log10(most), 6)],
+                "range": [_digits(math.log10(low)), _digits(math.log10(high))],
+                "fixedrange": True,
             },
             yaxis={
                 "title": {"text": "share of prompt tokens hit"},
                 "tickformat": ".0%",
-                "rangemode": "tozero",
-                "range": [0, round(max(ceiling, 0.01) * 1.12, 6)],
+                "range": [0, _digits(max(ceiling, 0.01) * 1.12)],
+                "fixedrange": True,
             },
-            shapes=shapes,
-            annotations=marks,
+            **_marks(result.capacity.blocks * unit, ceiling, low, high),
         ),
     }
 
@@ -148,6 +202,10 @@ def anatomy(rows: tuple[AnatomyRow, ...]) -> dict[str, Any]:
                 "customdata": [f"{amount:,} tokens" for amount in amounts],
                 "hovertext": labels,
                 "marker": {"color": colour},
+                "texttemplate": "%{x:.0%}" if len(rows) == 1 else "",
+                "textposition": "inside",
+                "insidetextanchor": "middle",
+                "textangle": 0,
                 "hovertemplate": f"%{{hovertext}}<br>{label}: %{{x:.1%}}"
                 "<br>%{customdata}<extra></extra>",
             }
@@ -156,7 +214,9 @@ def anatomy(rows: tuple[AnatomyRow, ...]) -> dict[str, Any]:
         "data": traces,
         "layout": _layout(
             barmode="stack",
-            height=110 + 30 * len(rows),
+            height=64 + 30 * len(rows),
+            showlegend=False,
+            margin={"l": 8, "r": 20, "t": 4, "b": 32},
             xaxis={"tickformat": ".0%", "range": [0, 1], "fixedrange": True},
             yaxis={
                 "autorange": "reversed",
@@ -166,28 +226,32 @@ def anatomy(rows: tuple[AnatomyRow, ...]) -> dict[str, Any]:
                 "fixedrange": True,
             },
             bargap=0.25,
+            uniformtext={"minsize": 10, "mode": "hide"},
         ),
     }
+
+
+def bins(histogram: Histogram) -> list[str]:
+    """Name the intervals of a histogram of seconds."""
+    return [f"{seconds(low)}–{seconds(high)}" for low, high in pairwise(histogram.edges)]
 
 
 def reuse(result: StudyResult) -> dict[str, Any]:
     """Reused block references by time since their last use."""
     histogram = result.reuse.blocks
     total = max(sum(histogram.counts), 1)
-    labels = [
-        f"{seconds(low)}–{seconds(high)}"
-        for low, high in zip(histogram.edges, histogram.edges[1:], strict=False)
-    ]
+    labels = bins(histogram)
     return {
         "data": [
             {
                 "type": "bar",
                 "name": "reused blocks",
-                "x": labels,
+                "x": list(range(len(labels))),
                 "y": [round(count / total, 6) for count in histogram.counts],
+                "hovertext": labels,
                 "customdata": [f"{count:,}" for count in histogram.counts],
-                "marker": {"color": PALETTE[0]},
-                "hovertemplate": "%{x} since the last use<br>%{y:.1%}: %{customdata} "
+                "marker": {"color": OWN},
+                "hovertemplate": "%{hovertext} since the last use<br>%{y:.1%}: %{customdata} "
                 "references<extra></extra>",
             }
         ],
@@ -195,8 +259,18 @@ def reuse(result: StudyResult) -> dict[str, Any]:
             height=300,
             showlegend=False,
             bargap=0.08,
-            xaxis={"type": "category", "tickangle": -40, "automargin": True, "fixedrange": True},
-            yaxis={"tickformat": ".0%", "title": {"text": "of reused references"}},
+            xaxis={
+                "tickvals": list(range(len(labels))),
+                "ticktext": labels,
+                "tickangle": -40,
+                "automargin": True,
+                "fixedrange": True,
+            },
+            yaxis={
+                "tickformat": ".0%",
+                "title": {"text": "of reused references"},
+                "fixedrange": True,
+            },
         ),
     }
 

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 DASH = "–"
+MINUS = "−"
+UNITS = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 MOST_LETTERS = 60
 """A longer name from the trace is cut here."""
 
 
 def share(value: float | None, digits: int = 1) -> str:
     """Return a share of 1 as a percentage."""
-    return DASH if value is None else f"{100 * value:.{digits}f}%"
+    if value is None:
+        return DASH
+    least = 10.0**-digits
+    if 0 < abs(value) * 100 < least / 2:
+        return f"<{least:g}%" if value > 0 else f">{MINUS}{least:g}%"
+    return f"{100 * value:.{digits}f}%".replace("-", MINUS)
 
 
 def count(value: int | None) -> str:
@@ -21,8 +28,9 @@ def short(value: float | None) -> str:
     """Return a large number with a letter: 12.3 k, 4.5 M, 6.7 G."""
     if value is None:
         return DASH
-    for size, letter in ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if abs(value) >= size:
+    for size, letter in UNITS:
+        # What rounds up to a thousand takes the next letter.
+        if abs(value) >= 0.9995 * size:
             return f"{value / size:.3g} {letter}"
     return f"{value:.3g}"
 
@@ -31,6 +39,8 @@ def gib(value: float | None) -> str:
     """Return GiB."""
     if value is None:
         return DASH
+    if 0 < value < 1:
+        return f"{value:.2g} GiB"
     return f"{value:,.1f} GiB" if value < 1000 else f"{value:,.0f} GiB"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from kvsched.report import figures, format
@@ -35,6 +36,7 @@ def render_html(result: StudyResult) -> str:
     )
     for name in ("share", "count", "short", "gib", "seconds", "times", "name", "visible"):
         environment.filters[name] = getattr(format, name)
+    environment.filters["json"] = _json
     drawn = figures.figures(result)
     return environment.get_template("report.html").render(
         r=result,
@@ -47,8 +49,15 @@ def render_html(result: StudyResult) -> str:
         plotly=get_plotlyjs(),
         own=next(row for row in result.policies if row.policy == result.policy),
         fit=next(row for row in result.policies if row.policy == "opt-fit"),
-        most=max((row.token_share or 0.0) for row in result.policies) or 1.0,
+        grid=_grid_rows(result),
+        bins=list(zip(figures.bins(result.reuse.blocks), result.reuse.blocks.counts, strict=True)),
+        most=result.ceiling.token_share or 1.0,
     )
+
+
+def _json(value: Any) -> str:
+    """Return options as compact JSON, to read."""
+    return json.dumps(value, ensure_ascii=False, sort_keys=True)
 
 
 def _target_rows(result: StudyResult) -> list[dict[str, Any]]:
@@ -63,4 +72,19 @@ def _target_rows(result: StudyResult) -> list[dict[str, Any]]:
             "knee": knees[row.policy],
         }
         for row in result.policies
+    ]
+
+
+def _grid_rows(result: StudyResult) -> list[dict[str, Any]]:
+    """The curves at the capacities that all of them have, as a table's rows."""
+    prompt, size = result.trace.prompt_tokens, result.capacity.bytes_per_block
+    found = [dict(zip(c.capacity_blocks, c.hit_tokens, strict=True)) for c in result.curves]
+    common = sorted(set.intersection(*(set(curve) for curve in found))) if found else []
+    return [
+        {
+            "blocks": blocks,
+            "gib": None if size is None else blocks * size / 2**30,
+            "shares": [curve[blocks] / prompt if prompt else None for curve in found],
+        }
+        for blocks in common
     ]

@@ -2,142 +2,160 @@
 
 from __future__ import annotations
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from kvsched.report.format import count, gib, name, seconds, share, short, times
+from kvsched.report.format import DASH, count, gib, name, seconds, share, short, times, visible
 from kvsched.study.result import AnatomyRow, StudyResult
 
 CLASSES = (
-    ("hit", "green"),
-    ("regret", "red"),
-    ("capacity", "yellow"),
-    ("compulsory", "blue"),
-    ("tail", "bright_black"),
+    ("hit", "bright_blue", "█"),
+    ("regret", "red", "▓"),
+    ("capacity", "yellow", "▒"),
+    ("compulsory", "bright_black", "░"),
+    ("tail", "bright_black", "·"),
 )
-BAR = 60
+BAR = 72
+ASCII = str.maketrans(
+    {"█": "#", "▓": "%", "▒": "+", "░": "-", "·": ".", "–": "-", "−": "-", "×": "x", "…": "~"}
+    | {"’": "'", "µ": "u"}
+)
 
 
 def print_study(result: StudyResult, console: Console) -> None:
-    """Print the workload, the policies, the anatomy, the targets, the worth and the advice."""
-    _workload(result, console)
-    _policies(result, console)
-    _anatomy(result, console)
-    _targets(result, console)
-    _worth(result, console)
-    console.print()
+    """Print the workload, the policies, the anatomy, the targets, the worth and the advice.
+
+    Where the console's encoding is no Unicode, signs become ASCII and other letters "?".
+    """
+    if (console.encoding or "utf-8").lower().startswith("utf"):
+        _print(result, console)
+        return
+    with console.capture() as captured:
+        _print(result, console)
+    text = captured.get().translate(ASCII).encode("ascii", "replace").decode()
+    console.file.write(text)
+
+
+def _print(result: StudyResult, console: Console) -> None:
+    for part in (_workload, _policies, _anatomy, _targets, _worth):
+        for line in part(result):
+            console.print(line)
+        console.print()
     for sentence in result.recommendation.sentences:
-        console.print(f"[bold]{escape(sentence)}[/bold]", soft_wrap=False)
+        console.print(Text(visible(sentence), style="bold"))
     for warning in result.warnings:
-        console.print(f"[yellow]Warning: {escape(warning)}[/yellow]")
+        console.print(Text(f"Warning: {visible(warning)}", style="yellow"))
 
 
-def _workload(result: StudyResult, console: Console) -> None:
+def _table(title: str) -> Table:
+    return Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
+
+
+def _workload(result: StudyResult) -> list[RenderableType]:
     trace, capacity, ceiling = result.trace, result.capacity, result.ceiling
-    console.print(
-        f"[bold]{escape(name(trace.source))}[/bold]: {count(trace.requests)} requests in "
-        f"{seconds(trace.duration_s)}, {short(trace.prompt_tokens)} prompt tokens, "
-        f"{count(trace.distinct_blocks)} distinct blocks of {trace.block_size}"
-    )
-    console.print(
-        f"Ceiling: {share(ceiling.token_share)} of the prompt tokens could be reused. "
-        f"Capacity: {count(capacity.blocks)} blocks"
-        + ("" if capacity.gib is None else f" ({gib(capacity.gib)})")
-    )
-    for step in capacity.derivation:
-        console.print(f"  [dim]{escape(step)}[/dim]")
+    size = "" if capacity.gib is None else f" ({gib(capacity.gib)})"
+    own = next(row for row in result.policies if row.policy == result.policy)
+    fit = next(row for row in result.policies if row.policy == "opt-fit")
+    lines: list[RenderableType] = [
+        Text(name(trace.source), style="bold"),
+        f"{count(trace.requests)} requests in {seconds(trace.duration_s)}, "
+        f"{short(trace.prompt_tokens)} prompt tokens",
+        f"{count(trace.distinct_blocks)} distinct blocks of {trace.block_size} tokens, "
+        f"{share(result.seen_once.share)} of them seen once",
+        f"Ceiling: [bold]{share(ceiling.token_share)}[/bold] of the prompt tokens could be reused",
+        f"Capacity: {count(capacity.blocks)} blocks{size}",
+        f"{escape(name(result.policy))} hits [bold]{share(own.token_share)}[/bold], "
+        f"and the best possible is [bold]{share(fit.token_share)}[/bold]",
+    ]
+    return [*lines, *(Text(f"  {visible(step)}", style="dim") for step in capacity.derivation)]
 
 
-def _policies(result: StudyResult, console: Console) -> None:
-    table = Table(title="Policies at this capacity", title_justify="left", box=None, pad_edge=False)
+def _policies(result: StudyResult) -> list[RenderableType]:
+    table = _table("Policies at this capacity")
     table.add_column("policy")
     for heading in ("hit", "gap closed", "evictions", "prefill saved"):
-        table.add_column(heading, justify="right")
-    table.add_column("")
-    most = max((row.token_share or 0.0) for row in result.policies) or 1.0
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("of the ceiling", no_wrap=True)
+    most = result.ceiling.token_share or 1.0
     for row in result.policies:
-        label = escape(row.policy) + (" [dim](bound)[/dim]" if row.looks_ahead else "")
-        bar = "█" * round(16 * (row.token_share or 0.0) / most)
-        if console.encoding and not console.encoding.lower().startswith("utf"):
-            bar = bar.replace("█", "#")
+        label = escape(name(row.policy)) + (" [dim](bound)[/dim]" if row.looks_ahead else "")
+        filled = min(16, round(16 * (row.token_share or 0.0) / most))
         table.add_row(
             f"[bold]{label}[/bold]" if row.policy == result.policy else label,
             share(row.token_share),
             share(row.gap_closed),
             count(row.evictions),
             seconds(row.prefill_seconds_saved),
-            bar,
+            f"[bright_blue]{'█' * filled}[/bright_blue][dim]{'·' * (16 - filled)}[/dim]",
         )
-    console.print()
-    console.print(table)
+    return [table]
 
 
-def _anatomy(result: StudyResult, console: Console) -> None:
+def _widths(row: AnatomyRow) -> list[int]:
+    """Cells of a bar for each class, `BAR` in all: the largest remainders are rounded up."""
+    exact = [BAR * getattr(row, label) / row.tokens for label, _, _ in CLASSES]
+    found = [int(each) for each in exact]
+    by_rest = sorted(range(len(exact)), key=lambda at: (found[at] - exact[at], at))
+    for at in by_rest[: BAR - sum(found)]:
+        found[at] += 1
+    return found
+
+
+def _anatomy(result: StudyResult) -> list[RenderableType]:
     row = result.anatomy.overall
     if not row.tokens:
-        return
-    console.print()
-    console.print(f"Where the prompt tokens went under {escape(result.anatomy.policy)}:")
-    block = "█" if (console.encoding or "utf").lower().startswith("utf") else "#"
-    bar = Text()
-    for label, colour in CLASSES:
-        bar.append(block * round(BAR * getattr(row, label) / row.tokens), style=colour)
-    console.print(bar)
-    console.print(_legend(row))
-    console.print(
-        f"[dim]regret: opt-fit would have hit · capacity: opt-fit misses too · luck "
-        f"{share(row.luck / row.tokens)} · bypass {share(result.anatomy.bypass / row.tokens)}[/dim]"
-    )
+        return []
+    bar, legend = Text(), Text()
+    for (label, colour, sign), width in zip(CLASSES, _widths(row), strict=True):
+        bar.append(sign * width, style=colour)
+        legend.append(f"{sign} ", style=colour)
+        legend.append(f"{label} {share(getattr(row, label) / row.tokens)}  ")
+    return [
+        Text(f"Where the prompt tokens went under {name(result.anatomy.policy)}", style="bold"),
+        bar,
+        legend[:-2],
+        "[dim]regret: opt-fit would have hit it; capacity: opt-fit misses it too;[/dim]",
+        f"[dim]beside them luck {share(row.luck / row.tokens)}, "
+        f"bypass {share(result.anatomy.bypass / row.tokens)}[/dim]",
+    ]
 
 
-def _legend(row: AnatomyRow) -> Text:
-    legend = Text()
-    for label, colour in CLASSES:
-        legend.append(f"{label} {share(getattr(row, label) / row.tokens)}   ", style=colour)
-    return legend
-
-
-def _targets(result: StudyResult, console: Console) -> None:
+def _targets(result: StudyResult) -> list[RenderableType]:
     shares = sorted({target.share for target in result.targets})
-    table = Table(
-        title="Blocks for a share of the ceiling", title_justify="left", box=None, pad_edge=False
-    )
+    table = _table("Capacity for a share of the ceiling")
     table.add_column("policy")
-    for each in shares:
-        table.add_column(share(each, 0), justify="right")
-    table.add_column("knee", justify="right")
-    knees = {knee.policy: knee for knee in result.knees}
-    for policy in [row.policy for row in result.policies]:
-        found = {t.share: t for t in result.targets if t.policy == policy}
-        cells = [_size(found[each].blocks, found[each].gib) for each in shares if each in found]
-        knee = knees.get(policy)
-        cells.append("–" if knee is None else _size(knee.blocks, knee.gib))
-        table.add_row(escape(policy), *cells)
-    console.print()
-    console.print(table)
-    console.print("[dim]exact for lru; for the others the smallest on the grid[/dim]")
+    for heading in (*(share(each, 0) for each in shares), "knee"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    sizes = {(t.policy, t.share): _size(t.blocks, t.gib) for t in result.targets}
+    knees = {knee.policy: _size(knee.blocks, knee.gib) for knee in result.knees}
+    for row in result.policies:
+        cells = [sizes.get((row.policy, each), DASH) for each in shares]
+        table.add_row(escape(name(row.policy)), *cells, knees.get(row.policy, DASH))
+    return [table, "[dim]exact for lru; for the others the smallest on the grid[/dim]"]
 
 
 def _size(blocks: int | None, size: float | None) -> str:
     return gib(size) if size is not None else count(blocks)
 
 
-def _worth(result: StudyResult, console: Console) -> None:
+def _worth(result: StudyResult) -> list[RenderableType]:
     worth = result.worth
     if worth is None:
-        console.print("\n[dim]Name --model and --gpu to see what the hits are worth.[/dim]")
-        return
-    console.print()
-    console.print(
-        f"Worth under {escape(result.policy)}: {short(worth.prefill_flops_saved)}FLOP of "
-        f"{short(worth.prefill_flops)}FLOP of prefill"
-        + (
-            ""
-            if worth.prefill_seconds_saved is None
-            else f", {seconds(worth.prefill_seconds_saved)} of one {worth.accelerator}"
+        return ["[dim]Name --model and --gpu to see what the hits are worth.[/dim]"]
+    lines = [
+        f"{short(worth.prefill_flops_saved)}FLOP of {short(worth.prefill_flops)}FLOP of prefill "
+        "saved"
+    ]
+    if worth.prefill_seconds_saved is not None:
+        lines[0] += (
+            f", {seconds(worth.prefill_seconds_saved)} of one {visible(str(worth.accelerator))}"
         )
-        + f"; throughput at most {times(worth.gain_bound or worth.flops_gain_bound)}, with an "
-        f"unlimited cache {times(worth.ceiling_gain_bound)}"
+    gain = worth.flops_gain_bound if worth.gain_bound is None else worth.gain_bound
+    lines.append(
+        f"throughput at most {times(gain)} that of no cache, "
+        f"with an unlimited cache {times(worth.ceiling_gain_bound)}"
     )
+    heading = Text(f"What {name(result.policy)}'s hits are worth", style="bold")
+    return [heading, *map(Text, lines)]

@@ -2,6 +2,7 @@
 (function () {
   const root = document.documentElement;
   const places = Array.from(document.querySelectorAll(".figure"));
+  const closed = Array.from(document.querySelectorAll("details:not([open])[data-print]"));
   const dark = window.matchMedia("(prefers-color-scheme: dark)");
 
   function colours(forPrint) {
@@ -29,8 +30,18 @@
       if (layout.yaxis.title) delete layout.yaxis.title;
     }
     place.dataset.drawn = "1";
+    place.dataset.height = layout.height;
     Plotly.newPlot(place, figure.data, layout, { displayModeBar: false, responsive: true })
       .then(() => Plotly.relayout(place, colours(false)));
+  }
+
+  // Printed or saved as PDF, a page is narrower than the window: the figures' width is in pixels.
+  function resize(forPrint) {
+    for (const place of places)
+      if (place.dataset.drawn && !place.hidden)
+        Plotly.relayout(place, forPrint
+          ? { width: 660, height: Math.min(Number(place.dataset.height), place.dataset.group === "curves" ? 370 : 1e4) }
+          : { width: null, height: Number(place.dataset.height), autosize: true });
   }
 
   function recolour(forPrint) {
@@ -44,6 +55,8 @@
         other.setAttribute("aria-pressed", String(other === button));
       for (const place of places)
         if (place.dataset.group === button.dataset.of) place.hidden = place.id !== button.dataset.show;
+      for (const table of document.querySelectorAll('details[data-group="' + button.dataset.of + '"]'))
+        table.hidden = table.dataset.with !== button.dataset.show;
       draw(document.getElementById(button.dataset.show));
       recolour(false);
     });
@@ -54,7 +67,15 @@
     recolour(false);
   });
   dark.addEventListener("change", () => recolour(false));
-  window.addEventListener("beforeprint", () => recolour(true));
-  window.addEventListener("afterprint", () => recolour(false));
+  window.addEventListener("beforeprint", function () {
+    for (const table of closed) table.open = true;
+    recolour(true);
+    resize(true);
+  });
+  window.addEventListener("afterprint", function () {
+    for (const table of closed) table.open = false;
+    recolour(false);
+    resize(false);
+  });
   places.forEach(draw);
 })();
