@@ -95,10 +95,14 @@ def blocks_to_gib(
     return blocks * bytes_per_block * ranks / GIB
 
 
+MOST_GIB = 1e9
+"""An exbibyte: no cache is larger, and sums stay exact."""
+
+
 def gib_to_blocks(gib: float, bytes_per_block: int, ranks: int = 1) -> int:
     """Whole blocks in ``gib`` GiB over all ``ranks`` together, rounded down. Raises UsageError."""
-    if not math.isfinite(gib) or gib < 0:
-        raise UsageError(f"{gib} GiB is no size of a cache")
+    if not 0 <= gib <= MOST_GIB:
+        raise UsageError(f"{gib:g} GiB is no size of a cache")
     return int(gib * GIB) // (bytes_per_block * ranks)
 
 

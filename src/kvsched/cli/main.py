@@ -70,6 +70,8 @@ def main() -> None:
         # The reader of our output has gone: nothing is left to say, nor anyone to say it to.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
+    except OSError as error:
+        _fail(f"the output cannot be written ({error.strerror})", 1)
     except MemoryError:
         _fail("not enough memory: slice the trace, or close other programs", 1)
     except Exception as error:  # the last resort before a traceback

@@ -87,6 +87,8 @@ def command(
     output, reader = split_format(format)
     for file in (per_request, dump_decisions):
         check_rows_file(file)
+    if per_request is not None and per_request == dump_decisions:
+        raise UsageError("--per-request and --dump-decisions need a file each")
     chosen = make(policy)
     asked = CapacityOptions(
         capacity_blocks,

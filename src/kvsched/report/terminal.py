@@ -20,6 +20,7 @@ CLASSES = (
 BAR = 72
 ASCII = str.maketrans(
     {"█": "#", "▓": "%", "▒": "+", "░": "-", "·": ".", "–": "-", "−": "-", "×": "x", "…": "~"}
+    | {"≤": "<"}
     | {"’": "'", "µ": "u"}
 )
 
@@ -128,12 +129,15 @@ def _targets(result: StudyResult) -> list[RenderableType]:
     table.add_column("policy")
     for heading in (*(share(each, 0) for each in shares), "knee"):
         table.add_column(heading, justify="right", no_wrap=True)
-    sizes = {(t.policy, t.share): _size(t.blocks, t.gib) for t in result.targets}
+    sizes = {
+        (t.policy, t.share): ("" if t.exact or t.blocks is None else "≤") + _size(t.blocks, t.gib)
+        for t in result.targets
+    }
     knees = {knee.policy: _size(knee.blocks, knee.gib) for knee in result.knees}
     for row in result.policies:
         cells = [sizes.get((row.policy, each), DASH) for each in shares]
         table.add_row(escape(name(row.policy)), *cells, knees.get(row.policy, DASH))
-    return [table, "[dim]exact for lru; for the others the smallest on the grid[/dim]"]
+    return [table, "[dim]exact for lru; for the others (≤) the smallest on the grid[/dim]"]
 
 
 def _size(blocks: int | None, size: float | None) -> str:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import numpy as np
 
 from kvsched.replay.run import Replay
 from kvsched.study.result import CapacitySummary, PolicyRow, Recommendation, Target
 from kvsched.study.worth import Worth
+
+WORTH_CHANGING = 1.02
+"""A gain in the throughput's bound below this is called too little."""
 
 PARTS = 4
 """The trace is cut into as many parts to see whether a policy's lead holds in each."""
@@ -35,27 +39,42 @@ def best_row(rows: list[PolicyRow], own: str) -> PolicyRow:
     return max(able, key=lambda row: (row.hit_tokens, row.policy == own))
 
 
-def _gain_sentence(best: PolicyRow, own: PolicyRow, fit: PolicyRow, worth: Worth | None) -> str:
+def _bound(worth: Worth | None) -> float | None:
+    return None if worth is None else worth.gain_bound or worth.flops_gain_bound
+
+
+def _gain_sentence(
+    chosen: PolicyRow, own: PolicyRow, fit: PolicyRow, worths: dict[str, Worth | None]
+) -> str:
     text = (
-        f"It hits {_percent(best.token_share)} of the prompt tokens; the best that any policy "
-        f"could at this capacity is {_percent(fit.token_share)}"
+        f"It hits {_percent(chosen.token_share)} of the prompt tokens; the best that an engine's "
+        f"own pool could at this capacity is {_percent(fit.token_share)}"
     )
-    if best.policy != own.policy:
+    if chosen.policy != own.policy:
         text += f", and {own.policy} hits {_percent(own.token_share)}"
-    if worth is not None and worth.gain_bound is not None:
-        text += f"; that is worth at most {worth.gain_bound:.2f}× the throughput of no cache"
-        if worth.prefill_seconds_saved is not None:
-            text += f" and {worth.prefill_seconds_saved:,.0f} accelerator-seconds of prefill"
-    elif worth is not None and worth.flops_gain_bound is not None:
-        text += f"; by FLOPs alone at most {worth.flops_gain_bound:.2f}× the throughput"
+    worth, bound = worths[chosen.policy], _bound(worths[chosen.policy])
+    if worth is None or bound is None:
+        return text + "."
+    by = f"at {worth.batch} requests a step" if worth.gain_bound is not None else "by FLOPs alone"
+    text += f"; that is worth at most {bound:.2f}× the throughput of no cache {by}"
+    before = _bound(worths[own.policy])
+    if chosen.policy != own.policy and before is not None:
+        text += f", against {before:.2f}× with {own.policy}"
+        if bound / before < WORTH_CHANGING:
+            text += ": too little to change an engine for by itself"
     return text + "."
 
 
-def _uncertain_sentence(best: PolicyRow, own: PolicyRow, led: int | None, parts: int) -> str:
-    text = "Uncertain: requests are replayed one after another, so blocks that running requests "
-    text += "pin and that generated tokens take are left out"
-    if led is not None and best.policy != own.policy:
-        text += f", and {best.policy} leads {own.policy} in {led} of {parts} parts of the trace"
+def _uncertain_sentence(
+    best: PolicyRow, own: PolicyRow, led: int | None, settings: dict[str, Any]
+) -> str:
+    text = "Uncertain: "
+    if settings.get("session_arrivals") == "zero":
+        text += "all sessions were set to start at once (--session-arrivals says otherwise); "
+    text += "requests are replayed one after another, so blocks that running requests pin and that "
+    text += "generated tokens take are left out"
+    if led is not None and led < PARTS and best.policy != own.policy:
+        text += f"; {best.policy} leads {own.policy} in only {led} of {PARTS} parts of the trace"
     return text + "."
 
 
@@ -64,8 +83,9 @@ def recommend(
     own: PolicyRow,
     capacity: CapacitySummary,
     targets: list[Target],
-    best_worth: Worth | None,
+    worths: dict[str, Worth | None],
     led: int | None,
+    settings: dict[str, Any],
 ) -> Recommendation:
     """Choose a policy and a capacity. ``rows`` hold every policy at the study's capacity."""
     best = best_row(rows, own.policy)
@@ -80,12 +100,12 @@ def recommend(
     blocks: int | None = capacity.blocks
     if wanted is not None and wanted.blocks is not None:
         if wanted.blocks > capacity.blocks:
-            first += f"; {_size(wanted.blocks, wanted.gib)} would reach 90% of the ceiling"
+            first += f"; lru would need {_size(wanted.blocks, wanted.gib)} for 90% of the ceiling"
         else:
-            first += f"; {_size(wanted.blocks, wanted.gib)} would do for 90% of the ceiling"
+            first += f"; {_size(wanted.blocks, wanted.gib)} of lru would do for 90% of the ceiling"
     sentences = (
         first + ".",
-        _gain_sentence(chosen, own, fit, best_worth if chosen is best else None),
-        _uncertain_sentence(best, own, led, PARTS),
+        _gain_sentence(chosen, own, fit, worths),
+        _uncertain_sentence(best, own, led, settings),
     )
     return Recommendation(policy=chosen.policy, capacity_blocks=blocks, sentences=sentences)

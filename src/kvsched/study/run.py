@@ -296,7 +296,9 @@ def _result(plan: _Plan, here: dict[str, Replay], grid: dict[str, list[Point]]) 
     led = parts_led(here[best.policy], own) if best.policy != plan.own else None
     capacity = describe.capacity(plan.capacity, plan.model, plan.gpu)
     prefixes, once = hottest(own)
-    advice = recommend(rows, by_label[plan.own], capacity, targets, worths[best.policy], led)
+    advice = recommend(
+        rows, by_label[plan.own], capacity, targets, worths, led, trace.origin.settings
+    )
     value = worths[plan.own]
     return StudyResult(
         kvsched=VERSION,
