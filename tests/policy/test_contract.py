@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import threading
+
 import numpy as np
 import pytest
-from contract import Run, check_against_oracle, check_history, check_optimal
+from contract import CHECKS, Run, check_optimal
 from factory import make_trace, traces
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,6 +14,7 @@ from hypothesis import strategies as st
 import kvsched
 from kvsched.foundation.errors import UsageError
 from kvsched.policy.registry import find, make
+from kvsched.replay import run as run_module
 from kvsched.replay.run import replay
 from kvsched.trace.model import Trace
 
@@ -22,34 +25,68 @@ quick = settings(deadline=None, max_examples=60, derandomize=True)
 @pytest.mark.parametrize("name", POLICIES)
 @quick
 @given(trace=traces(), capacity=st.integers(1, 9))
-def test_history_and_definition(name: str, trace: Trace, capacity: int) -> None:
+def test_every_check_holds(name: str, trace: Trace, capacity: int) -> None:
     run = Run(trace, make(name), capacity)
-    check_history(run)
-    check_against_oracle(run, name)
+    for check in CHECKS.values():
+        check(run, name)
 
 
-@pytest.mark.parametrize(("name", "bypass"), [("opt", True), ("opt-fit", False)])
+@pytest.mark.parametrize("name", ["opt", "opt-fit"])
 @settings(deadline=None, max_examples=120, derandomize=True)
 @given(trace=traces(requests=7, length=4, keys=1), capacity=st.integers(1, 4))
-def test_optima_beat_every_sequence_of_decisions(
-    name: str, bypass: bool, trace: Trace, capacity: int
-) -> None:
-    check_optimal(Run(trace, make(name), capacity), bypass)
+def test_optima_beat_every_sequence_of_decisions(name: str, trace: Trace, capacity: int) -> None:
+    check_optimal(Run(trace, make(name), capacity), name)
+
+
+def result_of(trace: Trace, name: str, capacity: int, **options: bool) -> dict[str, object]:
+    """Everything that a replay says, to compare as a whole."""
+    found = replay(trace, name, capacity, decisions=True, **options)
+    assert found.decisions is not None
+    return {
+        "hits": found.request_hits.tolist(),
+        "hit_tokens": found.request_hit_tokens.tolist(),
+        "stored": found.request_stored.tolist(),
+        "evicted": found.request_evictions.tolist(),
+        "victims": found.decisions.victim.tolist(),
+        "incoming": found.decisions.incoming.tolist(),
+        "resident": found.resident_blocks,
+        "summary": found.summary(),
+    }
 
 
 @pytest.mark.parametrize("name", POLICIES)
 @settings(deadline=None, max_examples=25, derandomize=True)
 @given(trace=traces(requests=40, length=9, keys=3), capacity=st.integers(1, 30))
-def test_compiled_equals_plain(name: str, trace: Trace, capacity: int) -> None:
-    plain = replay(trace, name, capacity, decisions=True, compiled=False)
-    fast = replay(trace, name, capacity, decisions=True, compiled=True)
-    assert plain.request_hits.tolist() == fast.request_hits.tolist()
-    assert plain.request_evictions.tolist() == fast.request_evictions.tolist()
-    assert plain.decisions is not None
-    assert fast.decisions is not None
-    assert plain.decisions.victim.tolist() == fast.decisions.victim.tolist()
-    assert plain.decisions.incoming.tolist() == fast.decisions.incoming.tolist()
-    assert plain.resident_blocks == fast.resident_blocks
+def test_compiled_equals_plain_and_itself(name: str, trace: Trace, capacity: int) -> None:
+    compiled = result_of(trace, name, capacity, compiled=True)
+    assert compiled == result_of(trace, name, capacity, compiled=False)
+    assert compiled == result_of(trace, name, capacity, compiled=True), "the same every time"
+    run = Run(trace, make(name), capacity)
+    assert compiled["hits"] == run.counts.hits.tolist(), "what the checks watched is what runs"
+    assert compiled["stored"] == run.counts.stored.tolist()
+    assert compiled["victims"] == [node for node in run.log.victim.tolist() if node >= 0]
+    hit_tokens = [
+        sum(trace.tokens[node] for node in run.chain(request)[:hits])
+        for request, hits in enumerate(run.counts.hits.tolist())
+    ]
+    assert compiled["hit_tokens"] == hit_tokens, "a partial block counts its own tokens"
+
+
+@pytest.mark.parametrize("name", POLICIES)
+@settings(deadline=None, max_examples=25, derandomize=True)
+@given(trace=traces(requests=30))
+def test_an_unlimited_cache_is_the_ceiling(name: str, trace: Trace) -> None:
+    seen: set[int] = set()
+    ceiling = []
+    for request in range(len(trace)):
+        chain = trace.chains[trace.starts[request] : trace.starts[request + 1]].tolist()
+        ceiling.append(sum(node in seen for node in chain))
+        seen.update(chain)
+    for capacity in (max(trace.nodes, 1), trace.nodes + 1, 10 * trace.nodes + 1):
+        result = replay(trace, name, capacity)
+        assert result.request_hits.tolist() == ceiling
+        assert result.evictions == 0
+        assert result.resident_blocks == trace.nodes
 
 
 @settings(deadline=None, max_examples=60, derandomize=True)
@@ -65,25 +102,7 @@ def test_no_policy_beats_the_optima(trace: Trace, capacity: int) -> None:
 @settings(deadline=None, max_examples=60, derandomize=True)
 @given(trace=traces(requests=40, length=9, keys=3), capacity=st.integers(1, 30))
 def test_lru_in_runs_equals_the_list(trace: Trace, capacity: int) -> None:
-    runs = replay(trace, "lru", capacity, decisions=True)
-    plain = replay(trace, "lru", capacity, decisions=True, fast=False)
-    assert runs.request_hits.tolist() == plain.request_hits.tolist()
-    assert runs.request_stored.tolist() == plain.request_stored.tolist()
-    assert runs.request_evictions.tolist() == plain.request_evictions.tolist()
-    assert runs.resident_blocks == plain.resident_blocks
-    assert runs.decisions is not None
-    assert plain.decisions is not None
-    assert runs.decisions.victim.tolist() == plain.decisions.victim.tolist()
-    assert runs.decisions.incoming.tolist() == plain.decisions.incoming.tolist()
-
-
-@pytest.mark.parametrize("name", POLICIES)
-def test_an_unlimited_cache_reaches_the_ceiling(name: str) -> None:
-    trace = make_trace([(1, 2, 3), (1, 2), (1, 2, 3, 4), (5,), (1, 2, 3)], [1] * 5, [0] * 5)
-    result = replay(trace, name, 100)
-    assert result.request_hits.tolist() == [0, 2, 3, 0, 3]
-    assert result.evictions == 0
-    assert result.resident_blocks == 5
+    assert result_of(trace, "lru", capacity) == result_of(trace, "lru", capacity, fast=False)
 
 
 # Four blocks of room. A = (1, 2), B = (3, 4), C = (5,). The chains, by request:
@@ -132,13 +151,20 @@ def test_a_policy_explains_itself(name: str) -> None:
         assert parameter.help
 
 
-@pytest.mark.parametrize(
-    "reference",
-    ["decay:half_life_s=0", "decay:half_life_s=nan", "decay:half_life_s=x", "decay:nothing=1"],
-)
-def test_bad_parameters_are_refused(reference: str) -> None:
-    with pytest.raises(UsageError):
-        make(reference)
+@pytest.mark.parametrize("name", POLICIES)
+def test_bad_parameters_are_refused(name: str) -> None:
+    policy = find(name)
+    with pytest.raises(UsageError, match=f"policy {name} has no parameter nothing"):
+        make(f"{name}:nothing=1")
+    for parameter, about in policy.parameters.items():
+        for value in ("nan", "inf", "-inf", str(about.least - 1), "x", ""):
+            with pytest.raises(UsageError, match=parameter):
+                make(f"{name}:{parameter}={value}")
+        for wrong in ("x", None, [1]):
+            with pytest.raises(UsageError, match=f"{parameter} must be a number"):
+                policy(**{parameter: wrong})  # type: ignore[arg-type]
+        made = make(f"{name}:{parameter.replace('_', '-')}={about.least + 2}")
+        assert made.values[parameter] == about.least + 2
 
 
 def test_parameters_show_in_the_label() -> None:
@@ -167,3 +193,26 @@ def test_two_threads_give_what_one_gives() -> None:
     together = kvsched.sweep(trace, ["lru", "lfu", "opt"], capacities, threads=4)
     assert alone == together
     assert len(alone) == 15
+
+
+def test_two_policies_at_once_from_two_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bound for the first time, and run, at the same moment."""
+    random = np.random.default_rng(5)
+    paths = [tuple(random.integers(0, 3, size=8).tolist()) for _ in range(200)]
+    trace = make_trace(paths, [1] * 200, [0] * 200)
+    jobs = [(name, capacity) for name in ("fifo", "lfu") for capacity in (40, 90)]
+    alone = {job: replay(trace, *job, compiled=False).request_hits.tolist() for job in jobs}
+    monkeypatch.setattr(run_module, "_loops", {})
+    together: dict[tuple[str, int], list[int]] = {}
+    start = threading.Barrier(len(jobs))
+
+    def work(job: tuple[str, int]) -> None:
+        start.wait()
+        together[job] = replay(trace, *job, compiled=True).request_hits.tolist()
+
+    threads = [threading.Thread(target=work, args=(job,)) for job in jobs]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert together == alone

@@ -11,24 +11,32 @@ from oracle import Workload
 from kvsched.trace.model import Origin, Trace
 
 BLOCK = 16
+PARTIAL = 1000
+"""A partial block's key is its tokens times this, plus the key of the full one."""
 
 
 def make_trace(paths: list[tuple[int, ...]], gaps: list[int], tails: list[int]) -> Trace:
-    """Make a trace of requests whose chains follow ``paths`` of keys from a root down."""
+    """Make a trace of requests whose chains follow ``paths`` of keys from a root down.
+
+    A tail above 0 is as many tokens that no block covers; below 0, the tokens of a last block
+    that is partial, and so another node than the full block of that key.
+    """
     nodes: dict[tuple[int, ...], int] = {}
     parent, depth, tokens, key, chains, starts, inputs = [], [], [], [], [], [0], []
-    for path, tail in zip(paths, tails, strict=True):
+    for given, tail in zip(paths, tails, strict=True):
+        partial = -tail if tail < 0 and given else 0
+        path = (*given[:-1], PARTIAL * partial + given[-1]) if partial else given
         for at in range(len(path)):
             prefix = path[: at + 1]
             if prefix not in nodes:
                 nodes[prefix] = len(nodes)
                 parent.append(nodes[prefix[:-1]] if at else -1)
                 depth.append(at)
-                tokens.append(BLOCK)
+                tokens.append(partial if partial and at == len(path) - 1 else BLOCK)
                 key.append(path[at])
             chains.append(nodes[prefix])
         starts.append(len(chains))
-        inputs.append(BLOCK * len(path) + tail)
+        inputs.append(BLOCK * len(path) + (partial - BLOCK if partial else max(tail, 0)))
     return Trace(
         time_s=np.cumsum(np.array(gaps, np.float64)),
         input_tokens=np.array(inputs, np.int64),
@@ -52,10 +60,23 @@ def workload_of(trace: Trace) -> Workload:
 
 @st.composite
 def traces(draw: st.DrawFn, requests: int = 14, length: int = 6, keys: int = 2) -> Trace:
-    """Draw a trace; few keys make prefixes meet often."""
+    """Draw a trace; few keys make prefixes meet often, and some paths come again as they were."""
     path = st.lists(st.integers(0, keys), max_size=length).map(tuple)
-    paths = draw(st.lists(path, min_size=1, max_size=requests))
+    few = draw(st.lists(path, min_size=1, max_size=3))
+    paths = draw(st.lists(path | st.sampled_from(few), min_size=1, max_size=requests))
+    shape = draw(st.sampled_from(["forest", "one root", "many roots", "one block"]))
+    if shape == "one root":
+        paths = [(0, *path[1:]) if path else path for path in paths]
+    elif shape == "many roots":
+        paths = [
+            (sum(path) % 7 + at % 3, *path[1:]) if path else () for at, path in enumerate(paths)
+        ]
+    elif shape == "one block":
+        paths = [(sum(path) % 5,) for path in paths]
     count = len(paths)
-    gaps = draw(st.lists(st.integers(0, 300), min_size=count, max_size=count))
-    tails = draw(st.lists(st.integers(0, BLOCK - 1), min_size=count, max_size=count))
+    together = draw(st.booleans())
+    gap = st.just(0) if together else st.sampled_from([0, 0, 1, 60, 300, 601])
+    gaps = draw(st.lists(gap, min_size=count, max_size=count))
+    tail = st.sampled_from([0, 0, 0, 5, -1, -3, -15])
+    tails = draw(st.lists(tail, min_size=count, max_size=count))
     return make_trace(paths, gaps, tails)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 from pathlib import Path
 
@@ -42,13 +43,17 @@ def test_the_curve_is_lru_at_every_capacity(name: str, shared_traces: Path) -> N
         assert result.evictions == curve.evictions(capacity)
 
 
-def test_an_lru_of_a_users_own_gives_the_same_integers(shared_traces: Path, tmp_path: Path) -> None:
-    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
-    code = readme.split("# my_lru.py\n")[1].split("```")[0]
+@pytest.mark.parametrize("where", ["README.md", "examples/my_lru.py"])
+def test_an_lru_of_a_users_own_gives_the_same_integers(
+    where: str, shared_traces: Path, tmp_path: Path
+) -> None:
+    code = (Path(__file__).parents[2] / where).read_text(encoding="utf-8")
+    if where == "README.md":
+        code = code.split("# my_lru.py\n")[1].split("```")[0]
     assert len(code.splitlines()) < 25
     (tmp_path / "my_lru.py").write_text(code)
-    trace = read(shared_traces / NAMES[0])
-    for capacity in (1000, 5859, 22550):
+    for name, capacity in itertools.product(NAMES[:2], (1, 1000, 5859, 22550)):
+        trace = read(shared_traces / name)
         own = replay(trace, f"{tmp_path / 'my_lru.py'}:MyLRU", capacity).summary()
         assert own.pop("policy") == "my-lru"
         built_in = replay(trace, "lru", capacity).summary()

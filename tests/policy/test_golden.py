@@ -1,0 +1,117 @@
+"""Short sequences worked out by hand, at least one that sets each policy apart from the others.
+
+Each letter is a prompt of one block; a capital is a full block of 16 tokens, ``p`` one of 4.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import NamedTuple
+
+import pytest
+from factory import BLOCK, PARTIAL, make_trace
+
+import kvsched
+from kvsched.replay.run import replay
+
+
+class Golden(NamedTuple):
+    policy: str
+    requests: str
+    """Letters, two blocks of room."""
+    hits: list[int]
+    left: str
+    """Who left, in order."""
+    times: tuple[int, ...] = ()
+    """Seconds; one a second where nothing is said."""
+
+
+GOLDEN = [
+    # C comes when A was used at 2 and B at 1: B leaves. A hits; B comes back over C (3), not A (4).
+    Golden("lru", "ABACAB", [0, 0, 1, 0, 1, 0], "BC"),
+    # The same, but A was stored first: C pushes A out, A pushes B, B pushes C.
+    Golden("fifo", "ABACAB", [0, 0, 1, 0, 0, 0], "ABC"),
+    # A was used 3 times, B twice: C pushes B out. B comes back over C, used once.
+    Golden("lfu", "AAABBCAB", [0, 1, 1, 0, 1, 0, 1, 0], "BC"),
+    # At 6 A and B have 3 uses each, and B is the less recent. It comes back over C (1) with a count
+    # of 1: what it had before is forgotten, so it goes before A (4), not after.
+    Golden("lfu", "AABBBACABC", [0, 1, 0, 1, 1, 1, 0, 1, 0, 0], "BCB"),
+    # The same as lfu's first, but twice or three times is all the same: A (2) goes before B (4).
+    # A comes back over C, which was used once, though B is older; B hits.
+    Golden("slru", "AAABBCAB", [0, 1, 1, 0, 1, 0, 0, 1], "AC"),
+    # One use each, so lfu would drop p, the older. The chapter drops the larger: A scores
+    # 1.5 - 0.25·16/32 = 1.375, p 1.5 - 0.25·4/32 = 1.469. Then p hits (2.469); A comes back over
+    # C (1.375).
+    Golden("chapter", "pACpA", [0, 0, 0, 1, 0], "AC"),
+    Golden("lfu", "pACpA", [0, 0, 0, 0, 0], "pAC"),
+    # A size weighs less than a hit: A has 2 uses, p one, and p goes.
+    Golden("chapter", "pAAC", [0, 0, 1, 0], "p"),
+    # Two half-lives on, A's two uses weigh 2·2^-2 = 0.5 and B's one 1: A leaves, which lfu would
+    # keep. B hits (2); A comes back over C (1).
+    Golden("decay", "AABCBA", [0, 1, 0, 0, 1, 0], "AC", (0, 0, 1200, 1200, 1200, 1200)),
+    # Half a half-life on, A weighs 2·2^-0.5 = 1.41 and B 1: B leaves, which lru would keep.
+    Golden("decay", "AABCA", [0, 1, 0, 0, 1], "B", (0, 0, 300, 300, 300)),
+    # One use each at the same moment; with a size weight of 1, log2 4 = 2 counts against p and
+    # log2 16 = 4 against A, which leaves though p is older.
+    Golden("decay:size_weight=1", "pAC", [0, 0, 0], "A", (0, 0, 0)),
+    # C needs room when A is next used at 3, B at 4: B leaves. When B comes, neither A nor C is
+    # used again: the less recent of them, C.
+    Golden("opt-fit", "ABCAB", [0, 0, 0, 1, 0], "BC"),
+    # C is never used again, so it is not stored, and A and B hit.
+    Golden("opt", "ABCAB", [0, 0, 0, 1, 1], ""),
+    # C is used again at 4, A never: opt stores C over A.
+    Golden("opt", "ABCBC", [0, 0, 0, 1, 1], "A"),
+    # C is used again at 5, after A (3) and B (4): it is not stored.
+    Golden("opt", "ABCABC", [0, 0, 0, 1, 1, 0], ""),
+]
+
+
+def key_of(letter: str) -> int:
+    return PARTIAL * 4 + ord("p") if letter == "p" else ord(letter)
+
+
+@pytest.mark.parametrize("golden", GOLDEN, ids=lambda golden: f"{golden.policy}-{golden.requests}")
+def test_golden_sequence(golden: Golden) -> None:
+    times = golden.times or tuple(range(len(golden.requests)))
+    gaps = [times[0], *(after - before for before, after in pairwise(times))]
+    tails = [-4 if letter == "p" else 0 for letter in golden.requests]
+    trace = make_trace([(ord(letter),) for letter in golden.requests], gaps, tails)
+    result = replay(trace, golden.policy, 2, decisions=True, compiled=False)
+    assert result.request_hits.tolist() == golden.hits
+    assert result.decisions is not None
+    expected = [key_of(letter) for letter in golden.left]
+    assert trace.key[result.decisions.victim].tolist() == expected
+
+
+def test_every_policy_has_one() -> None:
+    assert {golden.policy.split(":")[0] for golden in GOLDEN} >= set(kvsched.policies())
+
+
+@pytest.mark.parametrize("name", kvsched.policies())
+def test_tails_leave_before_heads(name: str) -> None:
+    """Three blocks of room: (4,) takes the place of 3, then (5,) that of 2; 1 hits."""
+    trace = make_trace([(1, 2, 3), (4,), (4,), (5,), (5,), (1,)], [1] * 6, [0] * 6)
+    result = replay(trace, name, 3, decisions=True, compiled=False)
+    assert result.decisions is not None
+    assert trace.key[result.decisions.victim].tolist()[:2] == [3, 2]
+    assert result.request_hits.tolist() == [0, 0, 1, 0, 1, 1]
+
+
+@pytest.mark.parametrize("name", kvsched.policies())
+def test_a_chain_longer_than_the_cache(name: str) -> None:
+    """Two blocks of room: the first two of four stay, and nothing of the chain pushes them out."""
+    trace = make_trace([(1, 2, 3, 4)] * 3, [1] * 3, [0, 7, 0])
+    result = replay(trace, name, 2, compiled=False)
+    assert result.request_hits.tolist() == [0, 2, 2]
+    assert (result.evictions, result.resident_blocks) == (0, 2)
+    assert result.hit_tokens == 4 * BLOCK
+
+
+@pytest.mark.parametrize("name", kvsched.policies())
+def test_one_block_of_room(name: str) -> None:
+    """1 stays through its own request; (3,) pushes it out, except where that cannot pay."""
+    trace = make_trace([(1, 2), (1,), (3,), (1, 2)], [1] * 4, [0] * 4)
+    last = 1 if name == "opt" else 0
+    result = replay(trace, name, 1, compiled=False)
+    assert result.request_hits.tolist() == [0, 1, 0, last]
+    assert result.evictions == (0 if name == "opt" else 2)
