@@ -50,7 +50,7 @@ def test_importing_loads_nothing_heavy() -> None:
 
 def test_the_command_line_loads_typer_alone() -> None:
     code = (
-        "import kvsched.cli.main, sys\n"
+        "import kvsched.cli.app, sys\n"
         "print({'numpy', 'numba', 'plotly', 'rich', 'msgspec'} & set(sys.modules))"
     )
     assert run(code) == "set()"

@@ -161,6 +161,51 @@ def test_an_output_that_cannot_be_written_is_said_before_nothing_is_lost(chat: P
     assert "cannot be written" in ended.stderr
 
 
+def test_a_second_output_that_cannot_be_written_leaves_nothing(chat: Path, tmp_path: Path) -> None:
+    first = tmp_path / "r.csv"
+    files = ("--per-request", str(first), "--dump-decisions", str(tmp_path / "no" / "d.csv"))
+    ended = run("replay", str(chat), "--capacity-blocks", "9", *files)
+    assert ended.returncode == 2
+    assert "there is no folder" in ended.stderr
+    assert not first.exists()
+    ended = run("replay", str(chat), "--capacity-blocks", "9", *files[:3], str(first))
+    assert ended.returncode == 2
+    assert "a file each" in ended.stderr
+
+
+def test_a_study_that_cannot_be_written_leaves_nothing(chat: Path, tmp_path: Path) -> None:
+    (tmp_path / "out" / "report.html").mkdir(parents=True)
+    ended = study(chat, tmp_path / "out")
+    assert ended.returncode == 2
+    assert "it is a folder" in ended.stderr
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["report.html"]
+
+
+def test_names_that_are_no_utf8_and_terminals_that_know_only_ascii(
+    chat: Path, tmp_path: Path
+) -> None:
+    odd = os.fsencode(tmp_path) + b"/caf\xe9.kvtrace"
+    Path(os.fsdecode(odd)).write_bytes(chat.read_bytes())
+    plain = {"PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "LC_ALL": "POSIX", "COLUMNS": "20"}
+    ended = subprocess.run(
+        [*KVSCHED, "study", odd, "--points", "2", "--policies", "lru", "-o", "out"],
+        cwd=tmp_path,
+        env={**os.environ, **plain, "PYTHONIOENCODING": "ascii"},
+        capture_output=True,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert json.loads((tmp_path / "out" / "result.json").read_text(encoding="utf-8"))
+
+
+def test_a_huge_capacity_and_a_name_of_two_lines_are_one_line(chat: Path) -> None:
+    huge = ("--model", "llama-3.1-8b", "--capacity-gib", "1e308")
+    for options in (huge, ("--capacity-blocks", "9", "--policy", "a\nb")):
+        ended = run("replay", str(chat), *options)
+        assert ended.returncode == 2
+        assert len(ended.stderr.strip().splitlines()) <= 2, ended.stderr
+
+
 def study(chat: Path, folder: Path, *more: str) -> subprocess.CompletedProcess[str]:
     options = ("--capacity-blocks", "800", "--points", "5", "--output-dir", str(folder))
     return run("study", str(chat), *options, *more, cwd=folder.parent)

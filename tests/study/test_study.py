@@ -14,7 +14,6 @@ from factory import make_trace, traces
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import kvsched
 from kvsched.catalog import capacity_from_blocks
 from kvsched.foundation.errors import UsageError
 from kvsched.replay.run import replay
@@ -250,8 +249,10 @@ def test_kept_points_are_used_and_a_torn_line_is_not(tmp_path: Path) -> None:
 
 def test_a_resumed_study_does_not_compute_what_it_kept(chat: Trace, tmp_path: Path) -> None:
     path = tmp_path / "p.jsonl"
-    kept = Partial(path, f"{kvsched.__version__} {chat.digest}")
     fresh = study(chat, 900, options=Options(points=4), partial=path)
+    lines = [json.loads(line) for line in path.read_bytes().splitlines() if line]
+    kept = Partial(path, lines[0]["identity"])
+    assert len(kept.points) == len(lines)
     size = path.stat().st_size
     assert study(chat, 900, options=Options(points=4), partial=path) == fresh
     assert path.stat().st_size == size, "points were computed again"
@@ -260,6 +261,30 @@ def test_a_resumed_study_does_not_compute_what_it_kept(chat: Trace, tmp_path: Pa
     marked = study(chat, 900, options=Options(points=4), partial=path)
     curve = next(curve for curve in marked.curves if curve.policy == "fifo")
     assert curve.hit_blocks[0] == 123
+
+
+def test_points_of_an_edited_policy_are_not_used(chat: Trace, tmp_path: Path) -> None:
+    file, path = tmp_path / "own.py", tmp_path / "p.jsonl"
+    text = (ROOT / "examples" / "my_lru.py").read_text(encoding="utf-8")
+    options = Options(points=3, policies=(f"{file}:MyLRU",))
+    file.write_text(text)
+    first = study(chat, 900, options=options, partial=path)
+    file.write_text(text.replace("state.touched[node]", "-state.touched[node]"))
+    second = study(chat, 900, options=options, partial=path)
+
+    def own(result: StudyResult) -> tuple[int, ...]:
+        return next(curve for curve in result.curves if curve.policy == "my-lru").hit_blocks
+
+    assert own(first) != own(second)
+    assert own(second) == own(study(chat, 900, options=options))
+
+
+def test_two_policies_of_one_name_are_refused(chat: Trace, tmp_path: Path) -> None:
+    file = tmp_path / "own.py"
+    text = (ROOT / "examples" / "my_lru.py").read_text(encoding="utf-8")
+    file.write_text(text.replace('"my-lru"', '"lru"'))
+    with pytest.raises(UsageError, match="two policies are called lru"):
+        study(chat, 900, options=Options(policies=(f"{file}:MyLRU",)))
 
 
 def test_what_cannot_be_studied_is_said(chat: Trace) -> None:

@@ -94,3 +94,10 @@ def test_errors_leave_nothing_behind(raw: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError):
         load_trace(tmp_path / "trace.json")
     assert sorted(tmp_path.iterdir()) == before
+
+
+@pytest.mark.parametrize("name", ["key", "time_s", "input_tokens", "output_tokens"])
+def test_a_flipped_bit_that_still_makes_a_trace_is_told(raw: Path, name: str) -> None:
+    values = {"key": 7, "time_s": 0, "input_tokens": 601, "output_tokens": 6}
+    damaged(raw, name, 1, values[name])
+    assert message(raw) == f"{raw}: damaged: {name} is not as it was written"

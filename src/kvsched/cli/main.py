@@ -1,4 +1,4 @@
-"""`kvsched`: the application and how it ends."""
+"""`kvsched`: how a run begins and ends."""
 
 from __future__ import annotations
 
@@ -6,49 +6,10 @@ import io
 import os
 import sys
 
-import typer
-
-from kvsched.cli import catalog, curve, policies, replay, study, trace
-from kvsched.foundation.errors import KvschedError
-
-app = typer.Typer(
-    name="kvsched",
-    help="Decide what a language model's KV cache keeps, what it drops, and what that is worth.",
-    epilog="Start with: kvsched study preset:chat. Exit codes: 0 done, 1 failed, 2 wrong use or "
-    "input.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-app.add_typer(trace.app, name="trace")
-app.command("replay")(replay.command)
-app.command("curve")(curve.command)
-app.command("study")(study.command)
-app.command("policies")(policies.command)
-app.command("models")(catalog.models)
-app.command("gpus")(catalog.gpus)
-
-
-def _version(wanted: bool) -> None:
-    if wanted:
-        from kvsched.foundation.version import VERSION
-
-        typer.echo(f"kvsched {VERSION}")
-        raise typer.Exit
-
-
-@app.callback()
-def _root(
-    version: bool = typer.Option(
-        False, "--version", callback=_version, is_eager=True, help="Print the version and stop."
-    ),
-) -> None:
-    """Decide what a language model's KV cache keeps, what it drops, and what that is worth."""
-
 
 def _fail(message: str, code: int) -> None:
-    typer.echo(f"kvsched: {message}", err=True)
+    line = " ".join(message.split())
+    sys.stderr.write(f"kvsched: {line}\n")
     sys.exit(code)
 
 
@@ -58,7 +19,12 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):
             # A terminal that knows only ASCII shows a question mark, and does not end the run.
             stream.reconfigure(errors="replace")
+    from kvsched.foundation.errors import KvschedError
+
     try:
+        # Loading the commands takes a moment, in which the user may already change their mind.
+        from kvsched.cli.app import app
+
         app()
     except KvschedError as error:
         if os.environ.get("KVSCHED_DEBUG") == "1":

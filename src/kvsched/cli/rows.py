@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -19,9 +20,16 @@ SUFFIXES = (".jsonl", ".csv")
 
 
 def check_rows_file(path: str | None) -> None:
-    """Raise UsageError unless ``path`` is None or names a kind of file that can be written."""
-    if path is not None and not path.endswith(SUFFIXES):
+    """Raise UsageError unless ``path`` is None or names a file that could be written."""
+    if path is None:
+        return
+    if not path.endswith(SUFFIXES):
         raise UsageError(f"{path}: name it .jsonl or .csv")
+    folder = Path(path).parent
+    if not folder.is_dir():
+        raise UsageError(f"{path}: cannot be written (there is no folder {folder})")
+    if Path(path).is_dir():
+        raise UsageError(f"{path}: cannot be written (it is a folder)")
 
 
 def _write(path: str, names: list[str], rows: Iterable[tuple[Any, ...]]) -> None:

@@ -37,7 +37,6 @@ from kvsched.cli.options import (
     print_json,
     split_format,
 )
-from kvsched.foundation.errors import UsageError
 
 if TYPE_CHECKING:
     from kvsched.study.run import Options
@@ -146,7 +145,7 @@ def _again() -> str:
             skip = True
         elif not word.startswith("--output-dir="):
             words.append(word)
-    return shlex.join(words)
+    return shlex.join(words).encode("utf-8", "replace").decode()
 
 
 def _study(
@@ -154,17 +153,14 @@ def _study(
 ) -> None:
     from kvsched.cli.progress import steps
     from kvsched.report.html import render_html
-    from kvsched.study.files import write_study
+    from kvsched.study.files import prepare_folder, write_study
     from kvsched.study.run import check_policies, study
 
     check_policies(options)
     model, gpu = find_hardware(asked)
     trace = open_trace(source)
     capacity = find_capacity(asked, trace, model, gpu)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(f"{folder}: cannot be made ({error.strerror})") from error
+    prepare_folder(folder)
     partial = folder / ".partial.jsonl"
     with steps() as told:
         result = study(

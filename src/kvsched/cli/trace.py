@@ -67,11 +67,13 @@ def info(
         print_json(summary)
         return
     for name, value in summary.items():
-        if value is None or value in ((), {}):
+        if value is None or value in ((), {}) or name in ("notes", "settings"):
             continue
         shown = f"{value:,}" if isinstance(value, int) else value
         shown = f"{value:,.3f}" if isinstance(value, float) else shown
         typer.echo(f"{name.replace('_', ' '):22s} {shown}")
+    if opened.origin.settings:
+        typer.echo("(--format json shows the settings that shaped it)")
 
 
 @app.command("convert")

@@ -89,7 +89,7 @@ class Policy:
     def label(self) -> str:
         """The name, with the parameters that are not default: ``decay:half_life_s=60``."""
         changed = [
-            f"{name}={value:g}"
+            f"{name}={value:.12g}"
             for name, value in self.values.items()
             if value != self.parameters[name].default
         ]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import msgspec
 
-from kvsched.foundation.files import write_whole
+from kvsched.foundation.errors import UsageError
+from kvsched.foundation.files import whole_file
 from kvsched.study.result import StudyResult
 
 
@@ -15,7 +17,24 @@ def encode(result: StudyResult) -> bytes:
     return msgspec.json.format(msgspec.json.encode(result), indent=1) + b"\n"
 
 
+NAMES = ("result.json", "report.html")
+
+
+def prepare_folder(folder: Path) -> None:
+    """Make ``folder``, and see that a study can be written there. Raises UsageError."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"{folder}: cannot be made ({error.strerror})") from error
+    for name in NAMES:
+        if (folder / name).is_dir():
+            raise UsageError(f"{folder / name}: cannot be written (it is a folder)")
+    if not os.access(folder, os.W_OK):
+        raise UsageError(f"{folder}: cannot be written (permission denied)")
+
+
 def write_study(result: StudyResult, folder: Path, html: str) -> None:
-    """Write `result.json` and `report.html` into ``folder``, each whole or not at all."""
-    write_whole(folder / "result.json", encode(result))
-    write_whole(folder / "report.html", html.encode())
+    """Write `result.json` and `report.html` into ``folder``, both or, but for a crash, neither."""
+    with whole_file(folder / NAMES[0]) as numbers, whole_file(folder / NAMES[1]) as page:
+        numbers.write(encode(result))
+        page.write(html.encode("utf-8", "replace"))

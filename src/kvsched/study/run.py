@@ -21,10 +21,12 @@ from kvsched.catalog import (
     load_model,
 )
 from kvsched.foundation.errors import UsageError
+from kvsched.foundation.jit import digest
 from kvsched.foundation.version import VERSION
 from kvsched.policy.base import Policy
 from kvsched.policy.registry import make
 from kvsched.replay.curve import LRUCurve, lru_curve
+from kvsched.replay.loop import replay_loop
 from kvsched.replay.run import Replay, check_capacity, replay
 from kvsched.replay.sweep import Point, capacity_grid, on_all_cores, point_of
 from kvsched.study import describe
@@ -121,8 +123,12 @@ def _plan(
         raise UsageError("the trace has no blocks to cache: nothing can be studied")
     check_policies(options)
     own = make(options.policy)
-    made = {policy.label: policy for policy in map(make, ("lru", *options.policies, *BOUNDS))}
-    made.setdefault(own.label, own)
+    made: dict[str, Policy] = {}
+    asked: tuple[str | Policy, ...] = ("lru", *options.policies, own, *BOUNDS)
+    for policy in [make(each) for each in asked]:
+        known = made.setdefault(policy.label, policy)
+        if type(known) is not type(policy) or known.values != policy.values:
+            raise UsageError(f"two policies are called {policy.label}: give one another name")
     curve = lru_curve(trace)
     grid = capacity_grid(curve, options.points, [capacity.blocks])
     return _Plan(trace, made, own.label, capacity, grid, curve, model, gpu, options)
@@ -236,6 +242,12 @@ def _rows(plan: _Plan, here: dict[str, Replay], worths: dict[str, Worth | None])
     return rows
 
 
+def _identity(plan: _Plan) -> str:
+    """Say what kept points belong to: this version, this trace, this code of the policies."""
+    code = [digest(replay_loop, policy.hooks()) for policy in plan.policies.values()]
+    return f"{VERSION} {plan.trace.digest} {' '.join(code)}"
+
+
 def _silent(_what: str, _done: int, _total: int) -> None:
     """Tell nobody."""
 
@@ -270,7 +282,7 @@ def study(
         size = bytes_per_block(model, trace.block_size, options.kv_cache_dtype)
         capacity = msgspec.structs.replace(capacity, bytes_per_block=size)
     plan = _plan(trace, capacity, model, gpu, options)
-    kept = None if partial is None else Partial(partial, f"{VERSION} {trace.digest}")
+    kept = None if partial is None else Partial(partial, _identity(plan))
     here = _run_here(plan, told)
     grid = _run_grid(plan, here, kept, told)
     return _result(plan, here, grid)

@@ -2,8 +2,8 @@
 
 Layout (little-endian): 8 bytes of magic; uint32 version, length and CRC-32 of the header; the
 header (JSON: block size, origin, labels, digest, and a table of columns with name, dtype,
-offset, length), padded with spaces to a multiple of 64; then the columns, each at its offset
-from there, a multiple of 64. Written whole or not at all.
+offset, length and CRC-32), padded with spaces to a multiple of 64; then the columns, each at its
+offset from there, a multiple of 64. Written whole or not at all.
 """
 
 from __future__ import annotations
@@ -59,6 +59,7 @@ class _Column(msgspec.Struct):
     dtype: str
     offset: _Size
     length: _Size
+    crc32: Annotated[int, msgspec.Meta(ge=0, lt=1 << 32)]
 
 
 class _Origin(msgspec.Struct):
@@ -89,7 +90,8 @@ def _pieces(trace: Trace) -> Iterator[bytes | memoryview]:
     table = []
     offset = 0
     for name, array in arrays.items():
-        table.append(_Column(name, _DTYPES[name], offset, len(array)))
+        checksum = zlib.crc32(array.view(np.uint8).data) if len(array) else 0
+        table.append(_Column(name, _DTYPES[name], offset, len(array), checksum))
         offset += _aligned(array.nbytes)
     origin = trace.origin
     header = {
@@ -146,7 +148,8 @@ def _write(trace: Trace, write: Callable[[Any], object]) -> None:
 def read(source: Source, options: ReadOptions) -> Trace:  # noqa: ARG001
     """Open raw columns: memory-mapped, or unpacked to memory where compressed.
 
-    O(B + N) to check that every index is in range, a few ns each. Raises InputError.
+    O(B + N) to check that every index is in range and every byte as it was written, a few ns
+    each. Raises InputError.
     """
     data: NDArray[np.uint8]
     if source.regular:
@@ -164,6 +167,7 @@ def read(source: Source, options: ReadOptions) -> Trace:  # noqa: ARG001
         raise InputError(source.name, "damaged: the columns do not make a trace") from error
     if fault is not None:
         raise InputError(source.name, f"damaged: {fault}")
+    _check_sums(source.name, header, data[base:])
     trace.__dict__["digest"] = header.digest
     return trace
 
@@ -188,6 +192,14 @@ def _read_header(file: str, data: NDArray[np.uint8]) -> tuple[_Header, int]:
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise InputError(file, "damaged: the header cannot be read") from error
     return header, base
+
+
+def _check_sums(file: str, header: _Header, data: NDArray[np.uint8]) -> None:
+    """Refuse a column whose bytes are not those that were written: the digest rests on them."""
+    for column in header.columns:
+        size = column.length * np.dtype(column.dtype).itemsize
+        if zlib.crc32(data[column.offset : column.offset + size].data) != column.crc32:
+            raise InputError(file, f"damaged: {column.name} is not as it was written")
 
 
 def _assemble(file: str, header: _Header, data: NDArray[np.uint8]) -> Trace:

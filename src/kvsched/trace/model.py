@@ -32,6 +32,10 @@ _COLUMNS = (
 )
 
 
+def _as_utf8(text: str) -> str:
+    return text.encode("utf-8", "replace").decode()
+
+
 class Labels(NamedTuple):
     """A column of names: ``codes`` (R,) int32 index ``names``; -1 where a request has none."""
 
@@ -53,6 +57,11 @@ class Origin:
     """What was sorted, skipped or chosen: one sentence each."""
     settings: dict[str, Any] = field(default_factory=dict)
     """Options that shaped the trace (arrivals, seed, ...)."""
+
+    def __post_init__(self) -> None:
+        # A file's name may be no UTF-8, a result always is.
+        object.__setattr__(self, "source", _as_utf8(self.source))
+        object.__setattr__(self, "notes", tuple(_as_utf8(note) for note in self.notes))
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -1,0 +1,42 @@
+"""The application: its commands and what all of them share."""
+
+from __future__ import annotations
+
+import typer
+
+from kvsched.cli import catalog, curve, policies, replay, study, trace
+
+app = typer.Typer(
+    name="kvsched",
+    help="Decide what a language model's KV cache keeps, what it drops, and what that is worth.",
+    epilog="Start with: kvsched study preset:chat. Exit codes: 0 done, 1 failed, 2 wrong use or "
+    "input.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.add_typer(trace.app, name="trace")
+app.command("replay")(replay.command)
+app.command("curve")(curve.command)
+app.command("study")(study.command)
+app.command("policies")(policies.command)
+app.command("models")(catalog.models)
+app.command("gpus")(catalog.gpus)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from kvsched.foundation.version import VERSION
+
+        typer.echo(f"kvsched {VERSION}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: bool = typer.Option(
+        False, "--version", callback=_version, is_eager=True, help="Print the version and stop."
+    ),
+) -> None:
+    """Decide what a language model's KV cache keeps, what it drops, and what that is worth."""
