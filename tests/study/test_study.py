@@ -20,7 +20,7 @@ from kvsched.replay.run import replay
 from kvsched.replay.sweep import Point
 from kvsched.study.anatomy import Classes, anatomy, classify, turns
 from kvsched.study.files import encode
-from kvsched.study.result import AnatomyRow, StudyResult
+from kvsched.study.result import AnatomyRow, Recommendation, StudyResult
 from kvsched.study.resume import Partial
 from kvsched.study.reuse import hottest, returned, reuse_gaps, time_to_reuse
 from kvsched.study.run import Options, study
@@ -206,6 +206,23 @@ def test_the_advice_is_three_sentences(result: StudyResult) -> None:
     assert len(result.recommendation.sentences) == 3
     for sentence in result.recommendation.sentences:
         assert sentence.endswith(".")
+
+
+def test_a_policy_is_not_replaced_for_too_little(
+    chat: Trace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def advice(worth_changing: float) -> Recommendation:
+        monkeypatch.setattr("kvsched.study.recommend.WORTH_CHANGING", worth_changing)
+        options = Options(points=2, policies=("lfu",))
+        return study(chat, 900, model="llama-3.1-8b", gpu="h100", options=options).recommendation
+
+    assert replay(chat, "lfu", 900).hit_tokens > replay(chat, "lru", 900).hit_tokens
+    kept, replaced = advice(10.0), advice(1.0)
+    assert (kept.policy, replaced.policy) == ("lru", "lfu")
+    assert kept.sentences[0].startswith("Keep lru")
+    assert "too little to change an engine for" in kept.sentences[1]
+    assert replaced.sentences[0].startswith("Replace lru by lfu")
+    assert "too little" not in replaced.sentences[1]
 
 
 def test_json_follows_the_published_schema(result: StudyResult) -> None:

@@ -43,25 +43,36 @@ def _bound(worth: Worth | None) -> float | None:
     return None if worth is None else worth.gain_bound or worth.flops_gain_bound
 
 
+def _too_little(best: PolicyRow, own: PolicyRow, worths: dict[str, Worth | None]) -> bool:
+    """Whether the throughput's bounds are known, and hardly differ."""
+    after, before = _bound(worths[best.policy]), _bound(worths[own.policy])
+    return after is not None and before is not None and after / before < WORTH_CHANGING
+
+
 def _gain_sentence(
-    chosen: PolicyRow, own: PolicyRow, fit: PolicyRow, worths: dict[str, Worth | None]
+    chosen: PolicyRow,
+    best: PolicyRow,
+    own: PolicyRow,
+    fit: PolicyRow,
+    worths: dict[str, Worth | None],
 ) -> str:
     text = (
         f"It hits {_percent(chosen.token_share)} of the prompt tokens; the best that an engine's "
         f"own pool could at this capacity is {_percent(fit.token_share)}"
     )
-    if chosen.policy != own.policy:
-        text += f", and {own.policy} hits {_percent(own.token_share)}"
+    other = own if chosen.policy != own.policy else best
+    if other.policy != chosen.policy:
+        text += f", and {other.policy} hits {_percent(other.token_share)}"
     worth, bound = worths[chosen.policy], _bound(worths[chosen.policy])
     if worth is None or bound is None:
         return text + "."
     by = f"at {worth.batch} requests a step" if worth.gain_bound is not None else "by FLOPs alone"
     text += f"; that is worth at most {bound:.2f}× the throughput of no cache {by}"
-    before = _bound(worths[own.policy])
-    if chosen.policy != own.policy and before is not None:
-        text += f", against {before:.2f}× with {own.policy}"
-        if bound / before < WORTH_CHANGING:
-            text += ": too little to change an engine for by itself"
+    against = _bound(worths[other.policy])
+    if other.policy != chosen.policy and against is not None:
+        text += f", against {against:.2f}× with {other.policy}"
+        if _too_little(best, own, worths):
+            text += ": too little to change an engine for"
     return text + "."
 
 
@@ -91,6 +102,7 @@ def recommend(
     best = best_row(rows, own.policy)
     fit = next(row for row in rows if row.policy == "opt-fit")
     doubtful = best.policy != own.policy and led is not None and led < PARTS
+    doubtful = doubtful or _too_little(best, own, worths)
     chosen = own if doubtful else best
     verb = "Keep" if chosen.policy == own.policy else f"Replace {own.policy} by"
     first = f"{verb} {chosen.policy} at {_size(capacity.blocks, capacity.gib)}"
@@ -105,7 +117,7 @@ def recommend(
             first += f"; {_size(wanted.blocks, wanted.gib)} of lru would do for 90% of the ceiling"
     sentences = (
         first + ".",
-        _gain_sentence(chosen, own, fit, worths),
+        _gain_sentence(chosen, best, own, fit, worths),
         _uncertain_sentence(best, own, led, settings),
     )
     return Recommendation(policy=chosen.policy, capacity_blocks=blocks, sentences=sentences)
