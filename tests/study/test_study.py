@@ -18,6 +18,7 @@ from kvsched.catalog import capacity_from_blocks
 from kvsched.foundation.errors import UsageError
 from kvsched.replay.run import replay
 from kvsched.replay.sweep import Point
+from kvsched.study import recommend as module
 from kvsched.study.anatomy import Classes, anatomy, classify, turns
 from kvsched.study.files import encode
 from kvsched.study.result import AnatomyRow, Recommendation, StudyResult
@@ -212,7 +213,7 @@ def test_a_policy_is_not_replaced_for_too_little(
     chat: Trace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def advice(worth_changing: float) -> Recommendation:
-        monkeypatch.setattr("kvsched.study.recommend.WORTH_CHANGING", worth_changing)
+        monkeypatch.setattr(module, "WORTH_CHANGING", worth_changing)
         options = Options(points=2, policies=("lfu",))
         return study(chat, 900, model="llama-3.1-8b", gpu="h100", options=options).recommendation
 
