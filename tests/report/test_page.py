@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +10,6 @@ from by_hand import empty_result, make_result
 
 from kvsched.report.html import render_html
 
-FLAGS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
 GROUPS = ("depth", "tenant", "session", "window")
 RESULTS = {
     "usual": make_result(),
@@ -29,21 +17,6 @@ RESULTS = {
     "blocks": make_result(hardware=False),
     "empty": empty_result(),
 }
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    chromium = shutil.which("chromium")
-    if chromium is None:
-        if os.environ.get("CI") == "true":
-            pytest.fail("CI must have chromium (Debian's package) to open the report")
-        pytest.skip("no chromium to open the report in (Debian: apt-get install chromium)")
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=chromium, args=FLAGS)
-        yield started
-        started.close()
 
 
 def _opened(browser: Any, html: str, folder: Path, width: int = 1280, **more: Any) -> Any:

@@ -6,53 +6,23 @@ from typing import Annotated
 
 import typer
 
-from kvsched.cli.options import (
-    BlockSize,
-    Format,
-    Seed,
-    SessionArrivals,
-    SkipBadRows,
-    Source,
-    Subagents,
-    TimeUnit,
-    TraceArgument,
-    open_trace,
-    print_json,
-    split_format,
-)
+from kvsched.cli.groups import spread
+from kvsched.cli.options import TraceOptions, open_trace, print_json
 
 
+@spread
 def command(
-    trace: TraceArgument,
+    source: TraceOptions,
     points: Annotated[
         int, typer.Option("--points", min=2, max=100_000, help="Capacities to print.")
     ] = 20,
-    format: Format = None,
-    time_unit: TimeUnit = None,
-    block_size: BlockSize = None,
-    session_arrivals: SessionArrivals = "zero",
-    seed: Seed = 0,
-    include_subagents: Subagents = False,
-    skip_bad_rows: SkipBadRows = False,
 ) -> None:
     """Print what LRU hits at many capacities; exact at each, all from one pass."""
     import numpy as np
 
     from kvsched.replay.curve import lru_curve
 
-    output, reader = split_format(format)
-    opened = open_trace(
-        Source(
-            trace,
-            reader,
-            time_unit,
-            block_size,
-            session_arrivals,
-            seed,
-            include_subagents,
-            skip_bad_rows,
-        )
-    )
+    opened = open_trace(source)
     curve = lru_curve(opened)
     spaced = np.geomspace(1, max(opened.nodes, 1), points)
     blocks = [int(each) for each in np.unique(np.rint(spaced).astype(np.int64))]
@@ -66,7 +36,7 @@ def command(
         }
         for size, at in zip(blocks, inside, strict=True)
     ]
-    if output == "json":
+    if source.as_json:
         print_json(
             {
                 "policy": "lru",

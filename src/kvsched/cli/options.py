@@ -105,34 +105,39 @@ ReserveRunning = Annotated[
 
 
 @dataclass(frozen=True)
-class Source:
-    """How to open the trace."""
+class TraceOptions:
+    """Which trace, and how to open it; and the output's format, which shares its option."""
 
-    path: str
-    reader: str | None
-    time_unit: str | None = None
-    block_size: int | None = None
-    session_arrivals: str = "zero"
-    seed: int = 0
-    include_subagents: bool = False
-    skip_bad_rows: bool = False
+    trace: TraceArgument
+    format: Format = None
+    time_unit: TimeUnit = None
+    block_size: BlockSize = None
+    session_arrivals: SessionArrivals = "zero"
+    seed: Seed = 0
+    include_subagents: Subagents = False
+    skip_bad_rows: SkipBadRows = False
+
+    @property
+    def as_json(self) -> bool:
+        """Whether the output is JSON."""
+        return split_format(self.format)[0] == "json"
 
 
 @dataclass(frozen=True)
 class CapacityOptions:
     """The capacity as the user gave it."""
 
-    blocks: int | None
-    tokens: int | None
-    gib: float | None
-    model: str | None
-    gpu: str | None
-    tensor_parallel_size: int
-    gpu_memory_utilization: float
-    kv_cache_dtype: str
-    weight_dtype: str
-    allowance_gib: float
-    reserve_running: str | None
+    capacity_blocks: CapacityBlocks = None
+    capacity_tokens: CapacityTokens = None
+    capacity_gib: CapacityGib = None
+    model: ModelName = None
+    gpu: GpuName = None
+    tensor_parallel_size: TensorParallel = 1
+    gpu_memory_utilization: Utilization = 0.9
+    kv_cache_dtype: KvCacheDtype = "auto"
+    weight_dtype: WeightDtype = "auto"
+    allowance_gib: Allowance = 2.0
+    reserve_running: ReserveRunning = None
 
 
 def split_format(values: list[str] | None) -> tuple[str, str | None]:
@@ -146,21 +151,21 @@ def split_format(values: list[str] | None) -> tuple[str, str | None]:
     return output, reader
 
 
-def open_trace(source: Source) -> Trace:
+def open_trace(source: TraceOptions) -> Trace:
     """Read the trace, or generate it from its preset; say on stderr what was left out."""
-    if source.path.startswith(PRESET):
+    if source.trace.startswith(PRESET):
         from kvsched.trace.generate import generate, preset
 
-        name = source.path.removeprefix(PRESET)
+        name = source.trace.removeprefix(PRESET)
         changes = {} if source.block_size is None else {"block_size": source.block_size}
         return generate(preset(name, **changes), source.seed)
     from kvsched.cli.progress import reading
     from kvsched.trace.load import load_trace
 
-    with reading(source.path) as told:
+    with reading(source.trace) as told:
         trace = load_trace(
-            source.path,
-            source.reader,
+            source.trace,
+            split_format(source.format)[1],
             time_unit=source.time_unit,
             block_size=source.block_size,
             session_arrivals=source.session_arrivals,
@@ -194,27 +199,31 @@ def find_capacity(
 
     from kvsched import catalog
 
-    given = [options.blocks is not None, options.tokens is not None, options.gib is not None]
+    given = [
+        options.capacity_blocks is not None,
+        options.capacity_tokens is not None,
+        options.capacity_gib is not None,
+    ]
     if sum(given) > 1:
         raise UsageError("give one of --capacity-blocks, --capacity-tokens and --capacity-gib")
     reserve = None
     if options.reserve_running is not None:
         reserve = catalog.parse_reserve(options.reserve_running)
-        if options.blocks is not None or options.tokens is not None:
+        if options.capacity_blocks is not None or options.capacity_tokens is not None:
             raise UsageError("--reserve-running goes with --capacity-gib or --gpu")
     shape: dict[str, Any] = {
         "block_size": trace.block_size,
         "kv_cache_dtype": options.kv_cache_dtype,
         "tensor_parallel_size": options.tensor_parallel_size,
     }
-    if options.gib is not None:
+    if options.capacity_gib is not None:
         if model is None:
             raise UsageError("--capacity-gib needs --model: GiB are blocks of a model's KV cache")
-        return catalog.capacity_from_gib(options.gib, model, reserve=reserve, **shape)
-    if options.blocks is not None:
-        found = catalog.capacity_from_blocks(options.blocks, trace.block_size)
-    elif options.tokens is not None:
-        found = catalog.capacity_from_tokens(options.tokens, trace.block_size)
+        return catalog.capacity_from_gib(options.capacity_gib, model, reserve=reserve, **shape)
+    if options.capacity_blocks is not None:
+        found = catalog.capacity_from_blocks(options.capacity_blocks, trace.block_size)
+    elif options.capacity_tokens is not None:
+        found = catalog.capacity_from_tokens(options.capacity_tokens, trace.block_size)
     elif model is not None and gpu is not None:
         return catalog.capacity_from_gpu(
             gpu,

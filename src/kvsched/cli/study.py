@@ -9,41 +9,24 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from kvsched.cli.groups import spread
 from kvsched.cli.options import (
-    Allowance,
-    BlockSize,
-    CapacityBlocks,
-    CapacityGib,
     CapacityOptions,
-    CapacityTokens,
-    Format,
-    GpuName,
-    KvCacheDtype,
-    ModelName,
-    ReserveRunning,
-    Seed,
-    SessionArrivals,
-    SkipBadRows,
-    Source,
-    Subagents,
-    TensorParallel,
-    TimeUnit,
-    TraceArgument,
-    Utilization,
-    WeightDtype,
+    TraceOptions,
     find_capacity,
     find_hardware,
     open_trace,
     print_json,
-    split_format,
 )
 
 if TYPE_CHECKING:
     from kvsched.study.run import Options
 
 
+@spread
 def command(
-    trace: TraceArgument,
+    source: TraceOptions,
+    asked: CapacityOptions,
     policy: Annotated[
         str, typer.Option("--policy", help="Your engine's policy: its misses are explained.")
     ] = "lru",
@@ -57,30 +40,12 @@ def command(
     output_dir: Annotated[
         str, typer.Option("--output-dir", "-o", help="Folder for report.html and result.json.")
     ] = "kvsched-study",
-    capacity_blocks: CapacityBlocks = None,
-    capacity_tokens: CapacityTokens = None,
-    capacity_gib: CapacityGib = None,
-    model: ModelName = None,
-    gpu: GpuName = None,
-    tensor_parallel_size: TensorParallel = 1,
-    gpu_memory_utilization: Utilization = 0.9,
-    kv_cache_dtype: KvCacheDtype = "auto",
-    weight_dtype: WeightDtype = "auto",
-    allowance_gib: Allowance = 2.0,
-    reserve_running: ReserveRunning = None,
     batch: Annotated[
         int, typer.Option("--batch", min=1, help="Requests that decode together, for the worth.")
     ] = 64,
     efficiency: Annotated[
         float, typer.Option("--efficiency", help="Share of the GPU's rate that prefill reaches.")
     ] = 1.0,
-    format: Format = None,
-    time_unit: TimeUnit = None,
-    block_size: BlockSize = None,
-    session_arrivals: SessionArrivals = "zero",
-    seed: Seed = 0,
-    include_subagents: Subagents = False,
-    skip_bad_rows: SkipBadRows = False,
 ) -> None:
     """Study a trace: what could be reused, what you get of it, why not more, what more is worth.
 
@@ -88,30 +53,6 @@ def command(
 
     Interrupted, and run again, it goes on from where it was.
     """
-    output, reader = split_format(format)
-    asked = CapacityOptions(
-        capacity_blocks,
-        capacity_tokens,
-        capacity_gib,
-        model,
-        gpu,
-        tensor_parallel_size,
-        gpu_memory_utilization,
-        kv_cache_dtype,
-        weight_dtype,
-        allowance_gib,
-        reserve_running,
-    )
-    source = Source(
-        trace,
-        reader,
-        time_unit,
-        block_size,
-        session_arrivals,
-        seed,
-        include_subagents,
-        skip_bad_rows,
-    )
     from kvsched.study.run import Options
 
     options = Options(
@@ -120,12 +61,12 @@ def command(
         points=points,
         batch=batch,
         efficiency=efficiency,
-        kv_cache_dtype=kv_cache_dtype,
-        weight_dtype=weight_dtype,
+        kv_cache_dtype=asked.kv_cache_dtype,
+        weight_dtype=asked.weight_dtype,
         command=_again(),
     )
     try:
-        _study(source, asked, options, Path(output_dir), output)
+        _study(source, asked, options, Path(output_dir))
     except KeyboardInterrupt:
         typer.echo("kvsched: interrupted; the same command goes on from here", err=True)
         sys.exit(1)
@@ -148,9 +89,7 @@ def _again() -> str:
     return shlex.join(words).encode("utf-8", "replace").decode()
 
 
-def _study(
-    source: Source, asked: CapacityOptions, options: Options, folder: Path, output: str
-) -> None:
+def _study(source: TraceOptions, asked: CapacityOptions, options: Options, folder: Path) -> None:
     from kvsched.cli.progress import steps
     from kvsched.report.html import render_html
     from kvsched.study.files import prepare_folder, write_study
@@ -175,7 +114,7 @@ def _study(
         told("report", 0, 1)
         write_study(result, folder, render_html(result))
         partial.unlink(missing_ok=True)
-    if output == "json":
+    if source.as_json:
         print_json(result)
         return
     from rich.console import Console

@@ -6,20 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kvsched.cli.options import (
-    BlockSize,
-    Format,
-    Seed,
-    SessionArrivals,
-    SkipBadRows,
-    Source,
-    Subagents,
-    TimeUnit,
-    TraceArgument,
-    open_trace,
-    print_json,
-    split_format,
-)
+from kvsched.cli.groups import spread
+from kvsched.cli.options import Seed, TraceOptions, open_trace, print_json
 from kvsched.foundation.errors import UsageError
 
 if TYPE_CHECKING:
@@ -36,34 +24,14 @@ Output = Annotated[
 
 
 @app.command("info")
-def info(
-    trace: TraceArgument,
-    format: Format = None,
-    time_unit: TimeUnit = None,
-    block_size: BlockSize = None,
-    session_arrivals: SessionArrivals = "zero",
-    seed: Seed = 0,
-    include_subagents: Subagents = False,
-    skip_bad_rows: SkipBadRows = False,
-) -> None:
+@spread
+def info(source: TraceOptions) -> None:
     """Say what a trace holds: requests, blocks, tokens, time, and what reading it decided."""
-    output, reader = split_format(format)
-    opened = open_trace(
-        Source(
-            trace,
-            reader,
-            time_unit,
-            block_size,
-            session_arrivals,
-            seed,
-            include_subagents,
-            skip_bad_rows,
-        )
-    )
+    opened = open_trace(source)
     from kvsched.trace.summary import summarise
 
     summary = summarise(opened)
-    if output == "json":
+    if source.as_json:
         print_json(summary)
         return
     for name, value in summary.items():
@@ -77,32 +45,11 @@ def info(
 
 
 @app.command("convert")
-def convert(
-    trace: TraceArgument,
-    output: Output,
-    format: Format = None,
-    time_unit: TimeUnit = None,
-    block_size: BlockSize = None,
-    session_arrivals: SessionArrivals = "zero",
-    seed: Seed = 0,
-    include_subagents: Subagents = False,
-    skip_bad_rows: SkipBadRows = False,
-) -> None:
+@spread
+def convert(source: TraceOptions, output: Output) -> None:
     """Write a trace as raw columns, which open at once."""
-    _, reader = split_format(format)
     _check_name(output)
-    opened = open_trace(
-        Source(
-            trace,
-            reader,
-            time_unit,
-            block_size,
-            session_arrivals,
-            seed,
-            include_subagents,
-            skip_bad_rows,
-        )
-    )
+    opened = open_trace(source)
     _write(opened, output)
 
 

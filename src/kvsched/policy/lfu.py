@@ -40,8 +40,7 @@ def _key(table: Table, state: LFUState, node: int) -> int:
 class LFU(RankedPolicy):
     """The node used least often since it was stored leaves first, then the least recent.
 
-    Closed under ancestors: only leaves are ranked, and a parent's count is never below its
-    child's by more than the evictions between them.
+    Closed under ancestors: only leaves are ranked.
     """
 
     name = "lfu"
