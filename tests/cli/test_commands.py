@@ -270,3 +270,52 @@ def test_a_closed_pipe_is_no_traceback(chat: Path) -> None:
     )
     assert "Traceback" not in ended.stderr
     assert "Exception" not in ended.stderr
+
+
+def test_a_full_disk_names_the_file_and_leaves_nothing(chat: Path, tmp_path: Path) -> None:
+    # A limit on the size of files ends a write half-way, as a full disk does.
+    target = tmp_path / "x.kvtrace"
+    command = f"ulimit -f 4; exec {' '.join(KVSCHED)} trace convert {chat} -o {target}"
+    ended = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert ended.returncode == 1
+    assert f"{target}: cannot be written" in ended.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_ended_from_outside_a_run_leaves_no_temporary_file(chat: Path, tmp_path: Path) -> None:
+    target = tmp_path / "x.kvtrace.gz"
+    big = ("preset:mooncake-conversation", "--output", str(target))
+    started = subprocess.Popen([*KVSCHED, "trace", "convert", *big], stderr=subprocess.DEVNULL)
+    until = time.monotonic() + 120
+    while not list(tmp_path.glob(".x.kvtrace.gz.*")):
+        assert started.poll() is None, "the run ended before it could be ended"
+        assert time.monotonic() < until
+        time.sleep(0.001)
+    started.terminate()
+    assert started.wait(60) != 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_two_files_of_rows_are_written_both_or_not_at_all(chat: Path, tmp_path: Path) -> None:
+    first, second = tmp_path / "r.jsonl", tmp_path / "d.jsonl"
+    run("replay", str(chat), "--policy", "lru", "--capacity-blocks", "9")  # compiled now
+    command = (
+        f"ulimit -f 400; exec {' '.join(KVSCHED)} replay {chat} --capacity-blocks 9 "
+        f"--per-request {first} --dump-decisions {second}"
+    )
+    ended = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert ended.returncode == 1, ended.stderr
+    assert f"{second}: cannot be written" in ended.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_study_that_cannot_be_made_leaves_no_folder(chat: Path, tmp_path: Path) -> None:
+    policy = tmp_path / "odd.py"
+    policy.write_text(
+        "from kvsched import RankedPolicy\n\n\nclass Odd(RankedPolicy):\n    name = 'odd'\n\n"
+        "    def prepare(self, setup):\n        raise RuntimeError('no')\n"
+    )
+    ended = study(chat, tmp_path / "out", "--policies", f"{policy}:Odd")
+    assert ended.returncode == 2
+    assert "its prepare fails (RuntimeError: no)" in ended.stderr
+    assert not (tmp_path / "out").exists()

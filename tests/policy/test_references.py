@@ -127,3 +127,31 @@ def test_what_a_package_offers_may_not_load(
     offer(monkeypatch, Point("offered", gives))
     with pytest.raises(UsageError, match=said):
         registry.make("offered")
+
+
+BODIES = {
+    "parameters = None": "parameters must be a dict",
+    "parameters = ['a']": "parameters must be a dict",
+    "parameters = {'a': 1.0}": "parameters must be a dict",
+    "name = 5": "no printable text",
+    "name = 'a\\nb'": "no printable text",
+    "name = '\\ud800'": "no printable text",
+    "def __init__(self, x): pass": "cannot be made",
+    "def __init__(self): pass": "cannot be made",
+    "def prepare(self, setup): raise RuntimeError('boo\\nline 2')": "its prepare fails",
+    "def prepare(self, setup): raise SystemExit('bye')": "its prepare fails",
+    "def prepare(self, setup): return None": "its hooks fail",
+}
+
+
+@pytest.mark.parametrize("body", BODIES)
+def test_a_class_that_will_not_do_is_said_in_one_line(tmp_path: Path, body: str) -> None:
+    file = tmp_path / "odd.py"
+    file.write_text(
+        "from kvsched import RankedPolicy\n\n\nclass Odd(RankedPolicy):\n"
+        f"    name = 'odd'\n    {body}\n"
+    )
+    trace = make_trace([(1,), (2,)], [1] * 2, [0] * 2)
+    with pytest.raises(UsageError, match=BODIES[body]) as caught:
+        replay(trace, f"{file}:Odd", 1, compiled=False)
+    assert "\n" not in str(caught.value)

@@ -119,3 +119,26 @@ def test_dark_and_print(browser: Any, pages: dict[str, Path]) -> None:
     assert len(page.pdf()) > 50_000
     opened.check_quiet()
     page.close()
+
+
+@pytest.mark.parametrize(("before", "after"), [(1280, 390), (390, 1280)])
+def test_figures_follow_the_window(
+    browser: Any, pages: dict[str, Path], before: int, after: int
+) -> None:
+    opened = Opened(browser, pages["real"], viewport={"width": before, "height": 900})
+    page = opened.page
+    page.set_viewport_size({"width": after, "height": 900})
+    page.wait_for_timeout(900)
+    for place in page.locator(".figure:not([hidden])").all():
+        box, drawn = place.bounding_box(), place.locator("svg.main-svg").first.bounding_box()
+        assert abs(drawn["width"] - box["width"]) <= 1, "a figure is as wide as its place"
+        assert drawn["height"] <= box["height"] + 1, "and stays inside it"
+        assert box["height"] > 60
+    hidden = page.locator('[data-show="figure-curves"]')
+    hidden.click()
+    page.wait_for_timeout(300)
+    place = page.locator("#figure-curves")
+    drawn = place.locator("svg.main-svg").first.bounding_box()
+    assert abs(drawn["width"] - place.bounding_box()["width"]) <= 1
+    opened.check_quiet()
+    page.close()

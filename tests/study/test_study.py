@@ -297,6 +297,16 @@ def test_points_of_an_edited_policy_are_not_used(chat: Trace, tmp_path: Path) ->
     assert own(second) == own(study(chat, 900, options=options))
 
 
+def test_points_of_a_users_policy_are_never_used_again(chat: Trace, tmp_path: Path) -> None:
+    """What it does rests on what its `prepare` reads, which nothing here can see."""
+    file, path = tmp_path / "own.py", tmp_path / "p.jsonl"
+    file.write_text((ROOT / "examples" / "my_lru.py").read_text(encoding="utf-8"))
+    options = Options(points=3, policies=("lfu", f"{file}:MyLRU"))
+    study(chat, 900, options=options, partial=path)
+    lines = [json.loads(line) for line in path.read_bytes().splitlines() if line]
+    assert {line["policy"] for line in lines} == {"lfu", "opt", "opt-fit"}
+
+
 def test_two_policies_of_one_name_are_refused(chat: Trace, tmp_path: Path) -> None:
     file = tmp_path / "own.py"
     text = (ROOT / "examples" / "my_lru.py").read_text(encoding="utf-8")

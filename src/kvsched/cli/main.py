@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import signal
 import sys
 
 
@@ -19,6 +20,8 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):
             # A terminal that knows only ASCII shows a question mark, and does not end the run.
             stream.reconfigure(errors="replace")
+    # Ended from outside, a run still removes its temporary files.
+    signal.signal(signal.SIGTERM, lambda _signal, _frame: sys.exit(128 + signal.SIGTERM))
     from kvsched.foundation.errors import KvschedError
 
     try:
@@ -32,6 +35,11 @@ def main() -> None:
         _fail(str(error), error.exit_code)
     except KeyboardInterrupt:
         _fail("interrupted", 1)
+    except SystemExit as ended:
+        # Typer turns an interruption into the shell's own code.
+        if ended.code == 128 + signal.SIGINT:
+            _fail("interrupted", 1)
+        raise
     except BrokenPipeError:
         # The reader of our output has gone: nothing is left to say, nor anyone to say it to.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -45,7 +45,7 @@ def command(
     ] = None,
 ) -> None:
     """Replay a trace, one request after another, and count what a policy hits."""
-    from kvsched.cli.rows import check_rows_file, write_decisions, write_requests
+    from kvsched.cli.rows import check_rows_file, decision_rows, request_rows, write_rows
     from kvsched.policy.registry import make
     from kvsched.replay.run import replay
 
@@ -63,10 +63,12 @@ def command(
             "or --gpu with --model"
         )
     result = replay(opened, chosen, capacity.blocks, decisions=dump_decisions is not None)
+    files = []
     if per_request is not None:
-        write_requests(result, per_request)
+        files.append((per_request, request_rows(result)))
     if dump_decisions is not None:
-        write_decisions(result, dump_decisions)
+        files.append((dump_decisions, decision_rows(result)))
+    write_rows(files)
     from kvsched.study.describe import replay_summary
 
     summary = replay_summary(result, capacity)

@@ -6,7 +6,7 @@ import csv
 import io
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import msgspec
 
@@ -32,23 +32,39 @@ def check_rows_file(path: str | None) -> None:
         raise UsageError(f"{path}: cannot be written (it is a folder)")
 
 
-def _write(path: str, names: list[str], rows: Iterable[tuple[Any, ...]]) -> None:
+Rows = tuple[list[str], Iterable[tuple[Any, ...]]]
+"""The names of the columns, and the rows."""
+
+
+def write_rows(files: list[tuple[str, Rows]]) -> None:
+    """Write each file's rows, all files or none. Raises UsageError or KvschedError."""
+    if not files:
+        return
+    (path, (names, rows)), *others = files
     with whole_file(path) as stream:
-        if path.endswith(".csv"):
-            text = io.TextIOWrapper(stream, encoding="utf-8", newline="")
-            writer = csv.writer(text)
-            writer.writerow(names)
-            writer.writerows(rows)
-            text.flush()
-            text.detach()
-            return
-        encoder = msgspec.json.Encoder()
-        for row in rows:
-            stream.write(encoder.encode(dict(zip(names, row, strict=True))) + b"\n")
+        _write(stream, path.endswith(".csv"), names, rows)
+        stream.flush()
+        write_rows(others)
 
 
-def write_requests(result: Replay, path: str) -> None:
-    """Write a row a request: what it asked for, hit, stored and pushed out."""
+def _write(
+    stream: IO[bytes], as_csv: bool, names: list[str], rows: Iterable[tuple[Any, ...]]
+) -> None:
+    if as_csv:
+        text = io.TextIOWrapper(stream, encoding="utf-8", newline="")
+        writer = csv.writer(text)
+        writer.writerow(names)
+        writer.writerows(rows)
+        text.flush()
+        text.detach()
+        return
+    encoder = msgspec.json.Encoder()
+    for row in rows:
+        stream.write(encoder.encode(dict(zip(names, row, strict=True))) + b"\n")
+
+
+def request_rows(result: Replay) -> Rows:
+    """Return a row a request: what it asked for, hit, stored and pushed out."""
     trace = result.trace
     names = [
         "request",
@@ -80,11 +96,11 @@ def write_requests(result: Replay, path: str) -> None:
         labels(trace.tenant),
         strict=True,
     )
-    _write(path, names, rows)
+    return names, rows
 
 
-def write_decisions(result: Replay, path: str) -> None:
-    """Write a row an eviction, in order: who left, when, and for whom."""
+def decision_rows(result: Replay) -> Rows:
+    """Return a row an eviction, in order: who left, when, and for whom."""
     import numpy as np
 
     trace, decisions = result.trace, result.decisions
@@ -112,4 +128,4 @@ def write_decisions(result: Replay, path: str) -> None:
         trace.key[decisions.incoming].tolist(),
         strict=True,
     )
-    _write(path, names, rows)
+    return names, rows

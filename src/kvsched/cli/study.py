@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shlex
 import sys
 from pathlib import Path
@@ -18,6 +19,7 @@ from kvsched.cli.options import (
     open_trace,
     print_json,
 )
+from kvsched.foundation.errors import KvschedError
 
 if TYPE_CHECKING:
     from kvsched.study.run import Options
@@ -92,28 +94,36 @@ def _again() -> str:
 def _study(source: TraceOptions, asked: CapacityOptions, options: Options, folder: Path) -> None:
     from kvsched.cli.progress import steps
     from kvsched.report.html import render_html
-    from kvsched.study.files import prepare_folder, write_study
-    from kvsched.study.run import check_policies, study
+    from kvsched.study.files import PARTIAL, prepare_folder, write_study
+    from kvsched.study.run import asked_policies, study
 
-    check_policies(options)
+    asked_policies(options)
     model, gpu = find_hardware(asked)
     trace = open_trace(source)
     capacity = find_capacity(asked, trace, model, gpu)
+    fresh = not folder.exists()
     prepare_folder(folder)
-    partial = folder / ".partial.jsonl"
-    with steps() as told:
-        result = study(
-            trace,
-            capacity,
-            model=model,
-            gpu=gpu,
-            options=options,
-            partial=partial,
-            report=told,
-        )
-        told("report", 0, 1)
-        write_study(result, folder, render_html(result))
-        partial.unlink(missing_ok=True)
+    partial = folder / PARTIAL
+    try:
+        with steps() as told:
+            result = study(
+                trace,
+                capacity,
+                model=model,
+                gpu=gpu,
+                options=options,
+                partial=partial,
+                report=told,
+            )
+            told("report", 0, 1)
+            write_study(result, folder, render_html(result))
+            partial.unlink(missing_ok=True)
+    except KvschedError:
+        if fresh:
+            # Nothing was written, so nothing is left; a folder that holds points stays.
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+        raise
     if source.as_json:
         print_json(result)
         return

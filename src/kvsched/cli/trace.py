@@ -39,7 +39,8 @@ def info(source: TraceOptions) -> None:
             continue
         shown = f"{value:,}" if isinstance(value, int) else value
         shown = f"{value:,.3f}" if isinstance(value, float) else shown
-        typer.echo(f"{name.replace('_', ' '):22s} {shown}")
+        label = {"blocks": "block references"}.get(name, name.replace("_", " "))
+        typer.echo(f"{label:22s} {shown}")
     if opened.origin.settings:
         typer.echo("(--format json shows the settings that shaped it)")
 

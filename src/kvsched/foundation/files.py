@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
-from kvsched.foundation.errors import UsageError
+from kvsched.foundation.errors import KvschedError, UsageError
 
 
 @contextlib.contextmanager
@@ -17,7 +17,8 @@ def whole_file(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
     """Open ``path`` for writing so that a reader sees the old file or the new one, never a part.
 
     The bytes go to a temporary file beside it, which takes its name when the block ends
-    without an error and is removed otherwise. Raises UsageError where nothing can be written.
+    without an error and is removed otherwise. Raises UsageError where nothing can be written, and
+    KvschedError where the disk gives out on the way.
     """
     target = Path(path)
     try:
@@ -36,6 +37,9 @@ def whole_file(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
             Path(name).replace(target)
         except OSError as error:
             raise UsageError(f"{target}: cannot be written ({error.strerror})") from error
+    except OSError as error:
+        Path(name).unlink(missing_ok=True)
+        raise KvschedError(f"{target}: cannot be written ({error.strerror})") from error
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise

@@ -36,11 +36,11 @@ def _key(table: Table, state: ChapterState, node: int) -> int:
 
 
 class Chapter(RankedPolicy):
-    """Hits + 0.5/(1 + age) − 0.25·size/capacity, where age is 0 whenever the score is refreshed.
+    """The score of a KV-cache course's chapter: hits + 0.5/(1 + age) − 0.25·size/capacity.
 
-    So it is LFU with ties broken by size, then by last access. Sizes and the capacity are in
-    tokens. The chapter's heap with lazy deletion gives the same order as the indexed heap here.
-    Closed under ancestors: only leaves are ranked.
+    Its age is 0 whenever the score is refreshed, so it is LFU with ties broken by size, then by
+    last access. Sizes and the capacity are in tokens. The chapter's heap with lazy deletion gives
+    the same order as the indexed heap here. Closed under ancestors: only leaves are ranked.
     """
 
     name = "chapter"

@@ -59,7 +59,9 @@ def _key(table: Table, state: DecayState, node: int) -> int:
 
 
 class Decay(RankedPolicy):
-    """The chapter's intention: a hit counts half after one half-life, and size may weigh.
+    """Hits that fade: a hit counts half after one half-life, and size may weigh.
+
+    What the score of `chapter` means to do.
 
     The order is log2 Σ 2^(t_i/half-life) − size_weight·log2(size): since every score fades at
     the same pace, untouched nodes keep their order and the heap stays right. A short half-life
@@ -67,7 +69,7 @@ class Decay(RankedPolicy):
     """
 
     name = "decay"
-    source = "exponentially decayed frequency, as the chapter's score means it"
+    source = "exponentially decayed frequency, as the score of `chapter` means it"
     parameters = {  # noqa: RUF012  # a class constant, typed in the base
         "half_life_s": Parameter(600.0, "seconds after which a hit counts half", 1e-3),
         "size_weight": Parameter(0.0, "how much a block's size counts against it"),

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from kvsched.foundation.errors import UsageError
-from kvsched.policy.base import Policy
+from kvsched.policy.base import Parameter, Policy
 
 ENTRY_POINTS = "kvsched.policies"
 """Group in which an installed package offers policies of its own."""
@@ -44,7 +44,7 @@ def find(reference: str) -> type[Policy]:
         try:
             offered = point.load()
         except (Exception, SystemExit) as error:  # another package may raise anything
-            raise UsageError(f"policy {reference}: cannot be loaded ({_fault(error)})") from error
+            raise UsageError(f"policy {reference}: cannot be loaded ({fault_of(error)})") from error
         return _checked(reference, offered)
     place, _, attribute = reference.rpartition(":")
     if not place:
@@ -62,7 +62,8 @@ def make(policy: str | Policy | type[Policy]) -> Policy:
     if isinstance(policy, Policy):
         return policy
     if not isinstance(policy, str):
-        return _checked(getattr(policy, "__name__", repr(policy)), policy)()
+        reference = getattr(policy, "__name__", repr(policy))
+        return _made(reference, _checked(reference, policy), {})
     parts = policy.split(":")
     values: dict[str, float] = {}
     while len(parts) > 1 and "=" in parts[-1]:
@@ -71,18 +72,38 @@ def make(policy: str | Policy | type[Policy]) -> Policy:
             values[name.replace("-", "_")] = float(text)
         except ValueError:
             raise UsageError(f"policy {policy}: {name} must be a number, not {text!r}") from None
-    return find(":".join(parts))(**values)
+    return _made(policy, find(":".join(parts)), values)
 
 
 def _checked(reference: str, found: object) -> type[Policy]:
     if not (isinstance(found, type) and issubclass(found, Policy)):
         raise UsageError(f"policy {reference} is no subclass of kvsched.Policy")
-    if not found.name:
+    name = found.name
+    if not name:
         raise UsageError(f"policy {reference} has no name: set the class attribute `name`")
+    if not isinstance(name, str) or not name.isprintable():
+        raise UsageError(f"policy {reference}: its name {name!r} is no printable text")
+    parameters = found.parameters
+    if not isinstance(parameters, dict) or not all(
+        isinstance(key, str) and isinstance(value, Parameter) for key, value in parameters.items()
+    ):
+        raise UsageError(f"policy {reference}: parameters must be a dict of name to Parameter")
     return found
 
 
-def _fault(error: BaseException) -> str:
+def _made(reference: str, policy: type[Policy], values: dict[str, float]) -> Policy:
+    """Return an instance; what a user's own constructor raises is said in one line."""
+    try:
+        made = policy(**values)
+        made.label.encode()
+    except UsageError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise UsageError(f"policy {reference}: cannot be made ({fault_of(error)})") from error
+    return made
+
+
+def fault_of(error: BaseException) -> str:
     """Name what somebody else's code raised, in one line."""
     return f"{type(error).__name__}: {' '.join(str(error).split())}"
 
@@ -91,7 +112,9 @@ def _from_module(reference: str, module: str, attribute: str) -> type[Policy]:
     try:
         loaded = importlib.import_module(module)
     except (Exception, SystemExit) as error:  # a user's module may raise anything
-        raise UsageError(f"policy {reference}: cannot import {module} ({_fault(error)})") from error
+        raise UsageError(
+            f"policy {reference}: cannot import {module} ({fault_of(error)})"
+        ) from error
     if not hasattr(loaded, attribute):
         raise UsageError(f"policy {reference}: {module} has no {attribute}")
     return _checked(reference, getattr(loaded, attribute))
@@ -112,7 +135,7 @@ def _from_file(reference: str, path: Path, attribute: str) -> object:
             spec.loader.exec_module(module)
         except (Exception, SystemExit) as error:  # a user's file may raise anything
             del sys.modules[name]
-            fault = _fault(error)
+            fault = fault_of(error)
             raise UsageError(f"policy {reference}: {path} does not run ({fault})") from error
     module = sys.modules[name]
     if not hasattr(module, attribute):

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kvsched.foundation.errors import UsageError
+from kvsched.foundation.errors import KvschedError, UsageError
 from kvsched.foundation.jit import bind, compilation_enabled
 from kvsched.foundation.notebook import facts
 from kvsched.kernel.table import empty_table
 from kvsched.policy.base import Policy, Setup
 from kvsched.policy.lru import LRU
-from kvsched.policy.registry import make
+from kvsched.policy.registry import fault_of, make
 from kvsched.replay.loop import Counts, Decisions, replay_loop
 from kvsched.replay.lru_runs import lru_replay
 from kvsched.trace.model import Trace
@@ -117,16 +118,24 @@ def check_capacity(capacity_blocks: int) -> int:
     return int(capacity_blocks)
 
 
-def _not_compiled(policy: Policy, error: Exception) -> UsageError | None:
-    """Return what to tell a user whose hooks Numba cannot compile; None for any other error."""
-    if not type(error).__module__.startswith("numba."):
-        return None
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    fault = " ".join(lines[1:3] or lines or [type(error).__name__])
-    return UsageError(
-        f"policy {policy.label} does not compile: {fault} "
-        "(KVSCHED_COMPILED=0 runs it as plain Python)"
-    )
+@contextlib.contextmanager
+def _blamed_on(policy: Policy, what: str) -> Iterator[None]:
+    """Turn what a user's policy raises, or Numba of it, into a UsageError in one line."""
+    try:
+        yield
+    except KvschedError:
+        raise
+    except (Exception, SystemExit) as error:
+        if type(error).__module__.startswith("numba."):
+            lines = [line.strip() for line in str(error).splitlines()]
+            said = (line for line in lines if line and not line.startswith("Failed in"))
+            fault = next(said, type(error).__name__)
+            told = f" does not compile: {fault} (KVSCHED_COMPILED=0 runs it as plain Python)"
+        elif type(policy).__module__.startswith("kvsched."):
+            raise
+        else:
+            told = f": {what} ({fault_of(error)})"
+        raise UsageError(f"policy {policy.label}{told}") from error
 
 
 _loops: dict[tuple[type[Policy], bool], Callable[..., int]] = {}
@@ -171,17 +180,14 @@ def replay(
     if type(chosen) is LRU and fast:
         used = lru_replay(trace, capacity, counts, log, compiled)
     else:
-        state = chosen.prepare(Setup(trace.nodes, capacity, trace.block_size, trace))
+        setup = Setup(trace.nodes, capacity, trace.block_size, trace)
+        with _blamed_on(chosen, "its prepare fails"):
+            state = chosen.prepare(setup)
         table = empty_table(trace.parent, trace.depth, trace.tokens)
         loop = _bound(type(chosen), compiled)
         arrays = (trace.time_s, trace.starts, trace.chains)
-        try:
+        with _blamed_on(chosen, "its hooks fail"):
             used = loop(table, state, capacity, *arrays, counts, log)
-        except Exception as error:
-            told = _not_compiled(chosen, error)
-            if told is None:
-                raise
-            raise told from None
         if used < 0:
             raise UsageError(
                 f"policy {chosen.label}: its victim for request {-1 - used} (from 0) is no "

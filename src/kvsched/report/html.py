@@ -70,6 +70,7 @@ def _target_rows(result: StudyResult) -> list[dict[str, Any]]:
                 key=lambda target: target.share,
             ),
             "knee": knees[row.policy],
+            "exact": all(t.exact for t in result.targets if t.policy == row.policy),
         }
         for row in result.policies
     ]

@@ -20,7 +20,7 @@ CLASSES = (
 BAR = 72
 ASCII = str.maketrans(
     {"█": "#", "▓": "%", "▒": "+", "░": "-", "·": ".", "–": "-", "−": "-", "×": "x", "…": "~"}
-    | {"≤": "<"}
+    | {"≤": "<", "≈": "~"}
     | {"’": "'", "µ": "u"}
 )
 
@@ -68,7 +68,7 @@ def _workload(result: StudyResult) -> list[RenderableType]:
         f"Ceiling: [bold]{share(ceiling.token_share)}[/bold] of the prompt tokens could be reused",
         f"Capacity: {count(capacity.blocks)} blocks{size}",
         f"{escape(name(result.policy))} hits [bold]{share(own.token_share)}[/bold], "
-        f"and the best possible is [bold]{share(fit.token_share)}[/bold]",
+        f"and the best an engine's pool could is [bold]{share(fit.token_share)}[/bold]",
     ]
     return [*lines, *(Text(f"  {visible(step)}", style="dim") for step in capacity.derivation)]
 
@@ -133,11 +133,19 @@ def _targets(result: StudyResult) -> list[RenderableType]:
         (t.policy, t.share): ("" if t.exact or t.blocks is None else "≤") + _size(t.blocks, t.gib)
         for t in result.targets
     }
-    knees = {knee.policy: _size(knee.blocks, knee.gib) for knee in result.knees}
+    exact = {target.policy for target in result.targets if target.exact}
+    knees = {
+        knee.policy: ("" if knee.policy in exact or knee.blocks is None else "≈")
+        + _size(knee.blocks, knee.gib)
+        for knee in result.knees
+    }
     for row in result.policies:
         cells = [sizes.get((row.policy, each), DASH) for each in shares]
         table.add_row(escape(name(row.policy)), *cells, knees.get(row.policy, DASH))
-    return [table, "[dim]exact for lru; for the others (≤) the smallest on the grid[/dim]"]
+    return [
+        table,
+        "[dim]exact for lru; for the others on the grid: smallest (≤), knee (≈)[/dim]",
+    ]
 
 
 def _size(blocks: int | None, size: float | None) -> str:

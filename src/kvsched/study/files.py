@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from kvsched.foundation.errors import UsageError
-from kvsched.foundation.files import whole_file
+from kvsched.foundation.files import whole_file, write_whole
 from kvsched.study.result import StudyResult
 
 
@@ -18,6 +18,8 @@ def encode(result: StudyResult) -> bytes:
 
 
 NAMES = ("result.json", "report.html")
+PARTIAL = ".partial.jsonl"
+"""What a study has computed so far; gone when it is done."""
 
 
 def prepare_folder(folder: Path) -> None:
@@ -26,7 +28,7 @@ def prepare_folder(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UsageError(f"{folder}: cannot be made ({error.strerror})") from error
-    for name in NAMES:
+    for name in (*NAMES, PARTIAL):
         if (folder / name).is_dir():
             raise UsageError(f"{folder / name}: cannot be written (it is a folder)")
     if not os.access(folder, os.W_OK):
@@ -35,6 +37,7 @@ def prepare_folder(folder: Path) -> None:
 
 def write_study(result: StudyResult, folder: Path, html: str) -> None:
     """Write `result.json` and `report.html` into ``folder``, both or, but for a crash, neither."""
-    with whole_file(folder / NAMES[0]) as numbers, whole_file(folder / NAMES[1]) as page:
+    with whole_file(folder / NAMES[0]) as numbers:
         numbers.write(encode(result))
-        page.write(html.encode("utf-8", "replace"))
+        numbers.flush()
+        write_whole(folder / NAMES[1], html.encode("utf-8", "replace"))

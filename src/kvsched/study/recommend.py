@@ -57,8 +57,8 @@ def _gain_sentence(
     worths: dict[str, Worth | None],
 ) -> str:
     text = (
-        f"It hits {_percent(chosen.token_share)} of the prompt tokens; the best that an engine's "
-        f"own pool could at this capacity is {_percent(fit.token_share)}"
+        f"{chosen.policy} hits {_percent(chosen.token_share)} of the prompt tokens there; the best "
+        f"that an engine's own pool could is {_percent(fit.token_share)}"
     )
     other = own if chosen.policy != own.policy else best
     if other.policy != chosen.policy:
@@ -67,7 +67,9 @@ def _gain_sentence(
     if worth is None or bound is None:
         return text + "."
     by = f"at {worth.batch} requests a step" if worth.gain_bound is not None else "by FLOPs alone"
-    text += f"; that is worth at most {bound:.2f}× the throughput of no cache {by}"
+    text += (
+        f"; what {chosen.policy} hits is worth at most {bound:.2f}× the throughput of no cache {by}"
+    )
     against = _bound(worths[other.policy])
     if other.policy != chosen.policy and against is not None:
         text += f", against {against:.2f}× with {other.policy}"

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 from pathlib import Path
 
 import msgspec
 
-from kvsched.foundation.errors import UsageError
+from kvsched.foundation.errors import KvschedError, UsageError
 from kvsched.replay.sweep import Point
 
 
@@ -30,8 +29,11 @@ class Partial:
         self._path = path
         self._identity = identity
         self.points: dict[tuple[str, int], Point] = {}
-        with contextlib.suppress(FileNotFoundError):
-            self._load(path.read_bytes())
+        try:
+            data = path.read_bytes() if path.exists() else b""
+        except OSError as error:
+            raise UsageError(f"{path}: cannot be read ({error.strerror})") from error
+        self._load(data)
 
     def _load(self, data: bytes) -> None:
         for line in data.split(b"\n"):
@@ -49,7 +51,7 @@ class Partial:
                 )
 
     def add(self, point: Point) -> None:
-        """Keep a point, on disk before this returns. Raises UsageError where it cannot be."""
+        """Keep a point: the system has it when this returns. Raises KvschedError if it cannot."""
         self.points[point.policy, point.capacity_blocks] = point
         line = _Line(
             self._identity,
@@ -64,8 +66,4 @@ class Partial:
                 # The newline comes first, so that a line torn before is ended by it.
                 stream.write(b"\n" + msgspec.json.encode(line))
         except OSError as error:
-            raise UsageError(f"{self._path}: cannot be written ({error.strerror})") from error
-
-    def done(self) -> None:
-        """Forget the partial result: the whole one is written."""
-        self._path.unlink(missing_ok=True)
+            raise KvschedError(f"{self._path}: cannot be written ({error.strerror})") from error

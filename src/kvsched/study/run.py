@@ -90,12 +90,21 @@ class _Plan:
         return blocks * self.capacity.bytes_per_block * self.capacity.ranks / 2**30
 
 
-def check_policies(options: Options) -> None:
-    """Raise UsageError for a policy that does not exist or cannot be studied; reads no trace."""
-    for name in (options.policy, *options.policies):
-        make(name)
-    if make(options.policy).looks_ahead:
-        raise UsageError(f"policy {options.policy} needs the future: no engine can run it")
+def asked_policies(options: Options) -> dict[str, Policy]:
+    """Return every policy to study by label: LRU, those asked for, and the optima.
+
+    Raises UsageError for one that does not exist or cannot be studied; reads no trace.
+    """
+    own = make(options.policy)
+    if own.looks_ahead:
+        raise UsageError(f"policy {own.label} needs the future: no engine can run it")
+    asked: tuple[str | Policy, ...] = ("lru", *options.policies, own, *BOUNDS)
+    made: dict[str, Policy] = {}
+    for policy in [make(each) for each in asked]:
+        known = made.setdefault(policy.label, policy)
+        if type(known) is not type(policy) or known.values != policy.values:
+            raise UsageError(f"two policies are called {policy.label}: give one another name")
+    return made
 
 
 def default_capacity(trace: Trace) -> Capacity:
@@ -121,14 +130,8 @@ def _plan(
         )
     if not trace.references:
         raise UsageError("the trace has no blocks to cache: nothing can be studied")
-    check_policies(options)
+    made = asked_policies(options)
     own = make(options.policy)
-    made: dict[str, Policy] = {}
-    asked: tuple[str | Policy, ...] = ("lru", *options.policies, own, *BOUNDS)
-    for policy in [make(each) for each in asked]:
-        known = made.setdefault(policy.label, policy)
-        if type(known) is not type(policy) or known.values != policy.values:
-            raise UsageError(f"two policies are called {policy.label}: give one another name")
     curve = lru_curve(trace)
     grid = capacity_grid(curve, options.points, [capacity.blocks])
     return _Plan(trace, made, own.label, capacity, grid, curve, model, gpu, options)
@@ -151,7 +154,12 @@ def _run_grid(
     plan: _Plan, here: dict[str, Replay], partial: Partial | None, report: Report
 ) -> dict[str, list[Point]]:
     """Return the points of every policy but LRU over the grid, those kept from before included."""
-    points: dict[tuple[str, int], Point] = {} if partial is None else dict(partial.points)
+    kept = {} if partial is None else partial.points
+    points = {
+        key: point
+        for key, point in kept.items()
+        if key[0] in plan.policies and _can_be_kept(plan.policies[key[0]])
+    }
     for label, result in here.items():
         points[label, plan.capacity.blocks] = point_of(result)
     wanted = [(label, blocks) for label in plan.policies if label != "lru" for blocks in plan.grid]
@@ -165,7 +173,7 @@ def _run_grid(
     for result in on_all_cores(jobs, plan.options.threads):
         point = point_of(result)
         points[point.policy, point.capacity_blocks] = point
-        if partial is not None:
+        if partial is not None and _can_be_kept(result.policy):
             partial.add(point)
         done += 1
         report("curves", done, len(wanted))
@@ -246,6 +254,14 @@ def _identity(plan: _Plan) -> str:
     """Say what kept points belong to: this version, this trace, this code of the policies."""
     code = [digest(replay_loop, policy.hooks()) for policy in plan.policies.values()]
     return f"{VERSION} {plan.trace.digest} {' '.join(code)}"
+
+
+def _can_be_kept(policy: Policy) -> bool:
+    """Whether a point may be used by a later run: only ours do not change under a version.
+
+    What a user's policy does also rests on what its `prepare` reads, which no digest sees.
+    """
+    return type(policy).__module__.startswith("kvsched.")
 
 
 def _silent(_what: str, _done: int, _total: int) -> None:

@@ -18,20 +18,30 @@
     return flat;
   }
 
-  function draw(place) {
-    if (place.hidden || place.dataset.drawn) return;
+  // The figure for the width that its place has now; a phone has no room for axis titles.
+  function fitted(place) {
     const figure = JSON.parse(document.getElementById(place.id + "-data").textContent);
     const layout = figure.layout;
-    const narrow = place.clientWidth < 520;
-    if (narrow) {
+    if (place.clientWidth < 520) {
       layout.font.size = 11;
       layout.margin.l = Math.min(layout.margin.l, 44);
       layout.margin.r = 8;
       if (layout.yaxis.title) delete layout.yaxis.title;
     }
-    place.dataset.drawn = "1";
+    layout.width = place.clientWidth;
+    place.dataset.width = layout.width;
     place.dataset.height = layout.height;
-    Plotly.newPlot(place, figure.data, layout, { displayModeBar: false, responsive: true })
+    place.style.height = layout.height + "px";
+    return figure;
+  }
+
+  function draw(place) {
+    if (place.hidden || Number(place.dataset.width) === place.clientWidth) return;
+    const figure = fitted(place);
+    const settings = { displayModeBar: false };
+    const show = place.dataset.drawn ? Plotly.react : Plotly.newPlot;
+    place.dataset.drawn = "1";
+    show(place, figure.data, figure.layout, settings)
       .then(() => Plotly.relayout(place, colours(false)));
   }
 
@@ -41,7 +51,7 @@
       if (place.dataset.drawn && !place.hidden)
         Plotly.relayout(place, forPrint
           ? { width: 660, height: Math.min(Number(place.dataset.height), place.dataset.group === "curves" ? 370 : 1e4) }
-          : { width: null, height: Number(place.dataset.height), autosize: true });
+          : { width: Number(place.dataset.width), height: Number(place.dataset.height) });
   }
 
   function recolour(forPrint) {
@@ -76,6 +86,11 @@
     for (const table of closed) table.open = false;
     recolour(false);
     resize(false);
+  });
+  let waiting = 0;
+  window.addEventListener("resize", function () {
+    window.clearTimeout(waiting);
+    waiting = window.setTimeout(() => places.forEach(draw), 80);
   });
   places.forEach(draw);
 })();
