@@ -40,6 +40,13 @@ class Workload:
     parent: list[int]
     tokens: list[int]
     time_s: list[float]
+    input_tokens: list[int]
+    output_tokens: list[int]
+    session: list[int]
+    type: list[int]
+    turn: list[int]
+    priority: list[int]
+    """The last six by request; of names, their numbers, -1 for none."""
 
     def next_use(self, node: int, after: int) -> float:
         for request in range(after + 1, len(self.chains)):
