@@ -67,6 +67,10 @@ class Setup:
             raise UsageError(f"policy {policy}: `{name}` is no column of names")
         return found
 
+    def has(self, name: str) -> bool:
+        """Whether `column` would return one of that name."""
+        return not missing_columns((name,), self.trace, self.columns)
+
     def _find(self, name: str, policy: str) -> Column:
         found = find_column(name, self.trace, self.columns)
         if found is None:

@@ -23,6 +23,13 @@ _BUILT_IN = {
     "slru": "kvsched.policy.slru:SLRU",
     "chapter": "kvsched.policy.chapter:Chapter",
     "decay": "kvsched.policy.decay:Decay",
+    "mru": "kvsched.policy.mru:MRU",
+    "filo": "kvsched.policy.filo:FILO",
+    "priority": "kvsched.policy.priority:Priority",
+    "ttl": "kvsched.policy.ttl:TTL",
+    "tlru": "kvsched.policy.tlru:TLRU",
+    "gdsf": "kvsched.policy.gdsf:GDSF",
+    "pgdsf": "kvsched.policy.pgdsf:PGDSF",
     "opt": "kvsched.policy.opt:Opt",
     "opt-fit": "kvsched.policy.opt_fit:OptFit",
 }
