@@ -103,9 +103,13 @@ class PGDSF(RankedPolicy):
 
     def prepare(self, setup: Setup) -> Any:
         """Return a `PGDSFState` for ``setup``. O(N)."""
+        frequency, cost, computed, value = np.zeros((4, setup.nodes), np.int64)
         return PGDSFState(
             *ranked_columns(setup),
-            *(np.zeros(setup.nodes, np.int64) for _ in range(4)),
+            frequency,
+            cost,
+            computed,
+            value,
             np.zeros(4, np.int64),
             setup.column("input_tokens", self.label),
             np.array([self.values["attention_tokens"]]),
