@@ -80,7 +80,8 @@ class TTL(RankedPolicy):
     """What was not used for its lifetime leaves first, then the least recent.
 
     Every use gives a node the lifetime of the request's class, counted from that moment; a longer
-    one that it has already stays. Continuum pins the blocks of a request that ends in a tool call
+    one that it has already stays. With one lifetime for all the order is that of `lru`: what makes
+    the difference is classes. Continuum pins the blocks of a request that ends in a tool call
     for a time set by reload cost and queueing delay: set tool_lifetime_s to it, and requests whose
     `type` begins with "tool" have it (0: they live as long as others). A node that lives may leave
     when all do: a lifetime orders, it does not refuse. Expiry is a queue a class, since all of one
