@@ -40,7 +40,9 @@ SIZES = st.lists(st.integers(1, 9), min_size=1, max_size=5)
 WORK = {"trace": traces(requests=25, length=6), "sizes": SIZES, "capacity": st.integers(1, 40)}
 
 
-@pytest.mark.parametrize("name", sorted(oracle.KEYS))
+@pytest.mark.parametrize(
+    "name", ["lru", "fifo", "lfu", "slru", "chapter", "decay", "opt", "opt-fit"]
+)
 @settings(deadline=None, max_examples=60, derandomize=True)
 @given(**WORK)
 def test_replay_equals_the_definition(
