@@ -67,12 +67,12 @@ def anonymize(trace: Trace, salt: bytes, keep: Collection[str] = ()) -> Trace:
         if label not in KEEPABLE:
             raise UsageError(f"{label!r} cannot be kept: only {' and '.join(KEEPABLE)} can")
     secret = hashlib.blake2b(salt, person=b"kvsched salt").digest()
-    return dataclasses.replace(
-        trace,
-        key=_hashed_keys(trace, secret),
-        origin=_origin(trace.origin, [label for label in KEEPABLE if label in keep]),
-        **{label: _pseudonyms(trace, label, secret) for label in _LABELS if label not in keep},
-    )
+    changes: dict[str, Any] = {
+        label: _pseudonyms(trace, label, secret) for label in _LABELS if label not in keep
+    }
+    changes["key"] = _hashed_keys(trace, secret)
+    changes["origin"] = _origin(trace.origin, [label for label in KEEPABLE if label in keep])
+    return dataclasses.replace(trace, **changes)
 
 
 def _hashed_keys(trace: Trace, secret: bytes) -> Int64s:

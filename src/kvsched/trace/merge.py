@@ -49,8 +49,11 @@ def merge_traces(
     forest = _beside(traces)
     if share_blocks:
         _check_roots(traces, labels)
-        forest, shared = _united(forest)
-        notes.append(f"equal ids share blocks: {counted(shared, 'block', 'blocks')} met another's")
+        forest, shared, resized = _united(forest)
+        notes.append(f"equal ids share blocks: {counted(shared, 'block is', 'blocks are')} shared")
+        if resized:
+            blocks = counted(resized, "block", "blocks")
+            notes.append(f"{blocks} came again with another size; the first size is kept")
     else:
         notes.append("blocks of different traces are not shared")
     session, renamed = _sessions(traces, labels, apart=not share_blocks)
@@ -132,16 +135,17 @@ def _offsets(
         return [float(offset) for offset in given]
     if align == "start":
         return [0.0] * len(traces)
-    clocks = [trace.origin.settings.get("first_timestamp_s") for trace in traces]
-    for clock, label in zip(clocks, labels, strict=True):
+    clocks: list[float] = []
+    for trace, label in zip(traces, labels, strict=True):
+        clock = trace.origin.settings.get("first_timestamp_s")
         if not isinstance(clock, int | float):
             raise UsageError(f"{label} does not say when it began: use --offset or --align start")
+        clocks.append(float(clock))
     dated = [clock >= _SINCE_1970 for clock in clocks]
     if any(dated) and not all(dated):
         odd, even = labels[dated.index(True)], labels[dated.index(False)]
         raise UsageError(f"{odd} counts from 1970, {even} from a start of its own: use --offset")
-    earliest = min(clocks)
-    return [float(clock - earliest) for clock in clocks]
+    return [clock - min(clocks) for clock in clocks]
 
 
 def _origin(traces: Sequence[Trace], labels: list[str], offsets: list[float], align: str) -> Origin:
@@ -286,14 +290,15 @@ def _check_roots(traces: Sequence[Trace], labels: list[str]) -> None:
             )
 
 
-def _united(forest: _Forest) -> tuple[_Forest, int]:
-    """Every node as the first one with its parent and key; and how many were not the first."""
+def _united(forest: _Forest) -> tuple[_Forest, int, int]:
+    """Every node as the first one with its parent and key; how many were not, and their sizes."""
     nodes = len(forest.parent)
     table = np.full(1 << max(4, (2 * nodes).bit_length()), -1, np.int32)
     first = np.empty(nodes, np.int32)
     shared = int(_unite(forest.parent, forest.key, table, first))
     parent = np.where(forest.parent < 0, NO_PARENT, first[forest.parent]).astype(np.int32)
-    return forest._replace(chains=first[forest.chains], parent=parent), shared
+    resized = int(np.count_nonzero(forest.tokens[first] != forest.tokens))
+    return forest._replace(chains=first[forest.chains], parent=parent), shared, resized
 
 
 @hot

@@ -13,8 +13,8 @@ import numpy as np
 from kvsched.foundation.errors import InputError, UsageError
 from kvsched.foundation.files import whole_file
 from kvsched.trace import clock
-from kvsched.trace.mooncake import BLOCK_SIZE, TIME_UNIT
 from kvsched.trace.model import Int64s, Trace
+from kvsched.trace.mooncake import BLOCK_SIZE, TIME_UNIT
 from kvsched.trace.reading import counted
 
 SUFFIX = ".jsonl"
