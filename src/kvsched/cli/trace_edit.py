@@ -191,15 +191,15 @@ def merge(
     from kvsched.trace.merge import merge_traces
 
     writer = find_writer(output)
-    opened = [
-        open_trace(dataclasses.replace(source, trace=name)) for name in (source.trace, *others)
-    ]
+    asked = (source.trace, *others)
+    opened = [open_trace(dataclasses.replace(source, trace=name)) for name in asked]
     merged = merge_traces(
         opened,
         align=align,
         offsets_s=offset or None,
         share_blocks=share_blocks,
         label_tenant=label_tenant,
+        names=[Path(name).name or name for name in asked],
     )
     _tell_new_notes(merged, len(merged.origin.notes) - sum(len(t.origin.notes) for t in opened))
     write(merged, output, writer)

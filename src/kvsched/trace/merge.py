@@ -28,6 +28,7 @@ def merge_traces(
     offsets_s: Sequence[float] | None = None,
     share_blocks: bool = False,
     label_tenant: bool = False,
+    names: Sequence[str] | None = None,
 ) -> Trace:
     """Return the requests of all ``traces`` as one trace, in time order (equal times: as given).
 
@@ -36,13 +37,14 @@ def merge_traces(
     at 0 again. Blocks of different traces are different, and so are sessions: where names of
     sessions meet, the later one gets its trace's name added. With ``share_blocks`` an id after
     the same prefix is the same block in all traces, and a name the same session.
-    ``label_tenant`` puts the trace's name before every tenant, and in the place of none.
+    ``label_tenant`` puts the trace's name before every tenant, and in the place of none; a trace
+    is called as ``names`` has it, else as its source.
 
     O(B + N + R log R). Raises UsageError for fewer than two traces, block sizes that differ,
     clocks that cannot be compared, and shared blocks where ids are local to sessions.
     """
-    _check_sizes(traces)
-    labels = _file_labels(traces)
+    labels = _file_labels(names or [trace.origin.source for trace in traces])
+    _check_sizes(traces, labels)
     offsets = _offsets(traces, labels, align, offsets_s)
     origin = _origin(traces, labels, offsets, "offset" if offsets_s is not None else align)
     notes = list(origin.notes)
@@ -94,28 +96,28 @@ class _Forest(NamedTuple):
     key: Int64s
 
 
-def _check_sizes(traces: Sequence[Trace]) -> None:
+def _check_sizes(traces: Sequence[Trace], labels: list[str]) -> None:
     if len(traces) < 2:
         raise UsageError("merge at least two traces")
-    first = traces[0]
-    for trace in traces[1:]:
-        if trace.block_size != first.block_size:
+    sizes = [f"{t.block_size} tokens" if t.block_size else "no common size" for t in traces]
+    for size, label in zip(sizes, labels, strict=True):
+        if size != sizes[0]:
             raise UsageError(
-                f"blocks have {first.block_size} tokens in {first.origin.source}, "
-                f"{trace.block_size} in {trace.origin.source}: only equal sizes can be merged"
+                f"blocks have {sizes[0]} in {labels[0]}, {size} in {label}: traces can be merged "
+                "where their blocks have one size"
             )
     if sum(trace.nodes for trace in traces) > _MOST_NODES:
         raise UsageError("the traces have more than 2^31 distinct blocks together")
 
 
-def _file_labels(traces: Sequence[Trace]) -> list[str]:
-    """A name for each trace: its source's, numbered where it comes again."""
+def _file_labels(names: Sequence[str]) -> list[str]:
+    """A label for each trace: its name, numbered where that comes again."""
     labels: list[str] = []
-    for trace in traces:
-        name, again = trace.origin.source, 2
-        while name in labels:
-            name, again = f"{trace.origin.source} {again}", again + 1
-        labels.append(name)
+    for name in names:
+        label, again = name, 2
+        while label in labels:
+            label, again = f"{name} {again}", again + 1
+        labels.append(label)
     return labels
 
 

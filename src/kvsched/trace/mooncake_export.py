@@ -42,7 +42,7 @@ def write_mooncake(trace: Trace, path: Path, uncovered: str = "cut") -> tuple[st
     """
     if uncovered not in UNCOVERED:
         raise UsageError(f"uncovered tokens {uncovered!r}: use {' or '.join(UNCOVERED)}")
-    if trace.block_size <= 0:
+    if trace.unequal:
         raise UsageError("blocks have sizes of their own: Mooncake JSONL has one size for all")
     if not trace.references and uncovered == "cut":
         raise UsageError(

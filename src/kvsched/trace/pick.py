@@ -16,7 +16,7 @@ def pick(trace: Trace, order: Int64s, origin: Origin) -> Trace:
     Their times must ascend in that order, wherever ``trace`` has them; they are shifted to start
     at 0, deadlines with them. Nodes are numbered in order of first appearance, and a node's size
     is the first one seen among these requests, as `build_trace` has it: reading a file of these
-    requests alone gives the same. Names that none of them has are dropped, and so is a column in
+    requests alone gives the same (nodes with sizes of their own keep them). Names that none of them has are dropped, and so is a column in
     which all of them are unknown. O(B + N), a few ns each.
     """
     starts = np.zeros(len(order) + 1, np.int64)
@@ -97,7 +97,10 @@ def _renumber(
     new_tokens: Int32s,
     new_key: Int64s,
 ) -> int:
-    """Number the nodes of these chains by first appearance; ``number`` (N,) starts at -1."""
+    """Number the nodes of these chains by first appearance; ``number`` (N,) starts at -1.
+
+    A block size of 0 means that nodes have sizes of their own.
+    """
     nodes = 0
     out = 0
     for turn in range(len(order)):
@@ -114,7 +117,6 @@ def _renumber(
                 number[old] = node
                 new_parent[node] = above
                 new_depth[node] = at - first
-                # Blocks of unequal size (block size 0) have sizes of their own.
                 new_tokens[node] = min(block_size, left) if block_size > 0 else tokens[old]
                 new_key[node] = key[old]
             left -= block_size
