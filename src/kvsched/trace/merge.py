@@ -12,7 +12,7 @@ from kvsched.foundation.errors import UsageError
 from kvsched.foundation.jit import hot
 from kvsched.trace.build import _mix
 from kvsched.trace.model import NO_PARENT, UNKNOWN, Int32s, Int64s, Labels, Origin, Trace
-from kvsched.trace.pick import pick
+from kvsched.trace.pick import pick, shifted
 from kvsched.trace.reading import counted
 
 ALIGNMENTS = ("start", "absolute")
@@ -65,7 +65,9 @@ def merge_traces(
     tenant = (
         _tenants(traces, labels) if label_tenant else _joined([t.tenant for t in traces], traces)
     )
-    times = np.concatenate([t.time_s + offset for t, offset in zip(traces, offsets, strict=True)])
+    times = np.concatenate(
+        [shifted(t.time_s, offset) for t, offset in zip(traces, offsets, strict=True)]
+    )
     settings = {**origin.settings, "share_blocks": share_blocks, "label_tenant": label_tenant}
     together = Trace(
         time_s=times,
@@ -147,7 +149,7 @@ def _offsets(
     if any(dated) and not all(dated):
         odd, even = labels[dated.index(True)], labels[dated.index(False)]
         raise UsageError(f"{odd} counts from 1970, {even} from a start of its own: use --offset")
-    return [clock - min(clocks) for clock in clocks]
+    return [round(clock - min(clocks), 9) for clock in clocks]
 
 
 def _origin(traces: Sequence[Trace], labels: list[str], offsets: list[float], align: str) -> Origin:
@@ -207,11 +209,17 @@ def _filled(
     known = [column for column in given if column is not None]
     if not known:
         return None
-    parts = [
-        np.full(len(trace), missing, known[0].dtype) if column is None else column + offset
-        for trace, column, offset in zip(traces, given, offsets or [0] * len(traces), strict=True)
-    ]
-    return np.concatenate(parts).astype(known[0].dtype)
+    if offsets is not None:
+        given = [
+            None if column is None else shifted(column, offset)
+            for column, offset in zip(given, offsets, strict=True)
+        ]
+    return np.concatenate(
+        [
+            np.full(len(trace), missing, known[0].dtype) if column is None else column
+            for trace, column in zip(traces, given, strict=True)
+        ]
+    )
 
 
 def _joined(given: Sequence[Labels | None], traces: Sequence[Trace]) -> Labels | None:

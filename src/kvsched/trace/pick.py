@@ -7,17 +7,27 @@ from typing import Any
 import numpy as np
 
 from kvsched.foundation.jit import hot
-from kvsched.trace.model import UNKNOWN, Int32s, Int64s, Labels, Origin, Trace
+from kvsched.trace.model import UNKNOWN, Float64s, Int32s, Int64s, Labels, Origin, Trace
+
+
+def shifted(times: Float64s, by_s: float) -> Float64s:
+    """Times moved by some seconds, to the nanosecond; the same where they are not moved.
+
+    A difference of two decimal fractions is not the float nearest to the decimal one; rounded, it
+    is what a reader makes of the same time in a file.
+    """
+    return np.round(times + by_s, 9) if by_s else times
 
 
 def pick(trace: Trace, order: Int64s, origin: Origin) -> Trace:
     """Return the trace of the requests ``order`` (K,), no index twice, in that order.
 
-    Their times must ascend in that order, wherever ``trace`` has them; they are shifted to start
-    at 0, deadlines with them. Nodes are numbered in order of first appearance, and a node's size
-    is the first one seen among these requests, as `build_trace` has it: reading a file of these
-    requests alone gives the same (nodes with sizes of their own keep them). Names that none of them has are dropped, and so is a column in
-    which all of them are unknown. O(B + N), a few ns each.
+    Their times must ascend in that order, wherever ``trace`` has them; they are `shifted` to
+    start at 0, deadlines with them. Nodes are numbered in order of first appearance, and a node's
+    size is the first one seen among these requests, as `build_trace` has it: reading a file of
+    these requests alone gives the same. Nodes with sizes of their own keep them. Names that none
+    of the requests has are dropped, and so is a column in which all of them are unknown. O(B + N),
+    a few ns each.
     """
     starts = np.zeros(len(order) + 1, np.int64)
     np.cumsum(trace.chain_blocks[order], out=starts[1:])
@@ -36,7 +46,7 @@ def pick(trace: Trace, order: Int64s, origin: Origin) -> Trace:
     first = float(times[0]) if len(times) else 0.0
     deadline = _known(trace.deadline_s, order)
     return Trace(
-        time_s=times - first,
+        time_s=shifted(times, -first),
         input_tokens=trace.input_tokens[order],
         output_tokens=trace.output_tokens[order],
         starts=starts,
@@ -53,7 +63,7 @@ def pick(trace: Trace, order: Int64s, origin: Origin) -> Trace:
         model=_used(trace.model, order),
         turn=_known(trace.turn, order),
         priority=None if trace.priority is None else trace.priority[order],
-        deadline_s=None if deadline is None else deadline - first,
+        deadline_s=None if deadline is None else shifted(deadline, -first),
         delay_s=_known(trace.delay_s, order),
     )
 

@@ -108,5 +108,5 @@ def _origin(trace: Trace, order: Int64s, what: str) -> Origin:
         notes.append("blocks that only requests cut away had used before count as new")
     settings = dict(trace.origin.settings)
     if isinstance(settings.get("first_timestamp_s"), int | float):
-        settings["first_timestamp_s"] += start
+        settings["first_timestamp_s"] = round(settings["first_timestamp_s"] + start, 9)
     return dataclasses.replace(trace.origin, notes=tuple(notes), settings=settings)
