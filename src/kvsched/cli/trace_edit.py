@@ -47,7 +47,12 @@ def anonymize(
     writer = find_writer(output)
     secret = _salt(salt, salt_file)
     kept = [name.strip() for name in keep.split(",")] if keep else []
-    write(changed(open_trace(source), secret, kept), output, writer)
+    opened = open_trace(source)
+    named_nowhere = changed(opened, secret, kept)
+    for note in named_nowhere.origin.notes:
+        if note not in opened.origin.notes:
+            typer.echo(f"note: {note}", err=True)
+    write(named_nowhere, output, writer)
 
 
 def _salt(text: str | None, file: str | None) -> bytes:
