@@ -169,7 +169,7 @@ BAD = [
     (("stats", "ROWS", "--compare", "none.jsonl"), "none.jsonl: no such file"),
     (("convert", "ROWS", "-o", "OUT", "--uncovered", "cut"), "it is for .jsonl"),
     (("convert", "ROWS", "-o", "OUT.jsonl", "--uncovered", "x"), "use cut or fresh"),
-    (("convert", "ROWS", "-o", "OUT.txt"), "name it .kvtrace or .jsonl"),
+    (("convert", "ROWS", "-o", "OUT.txt"), "name it .kvtrace, "),
 ]
 
 

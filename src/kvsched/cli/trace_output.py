@@ -51,18 +51,19 @@ def _mooncake(trace: Trace, path: Path, uncovered: str = "cut") -> tuple[str, ..
     return write_mooncake(trace, path, uncovered)
 
 
-WRITERS: dict[str, Writer] = {".kvtrace": _columns, ".jsonl": _mooncake}
+_PACKED = ("", ".gz", ".zst")
+WRITERS: dict[str, Writer] = {
+    **{f".kvtrace{packed}": _columns for packed in _PACKED},
+    **{f".jsonl{packed}": _mooncake for packed in _PACKED},
+}
 """By suffix: writes a trace to a path, and returns notes on what the file does not say."""
 
 
 def find_writer(output: str, uncovered: str | None = None) -> Writer:
     """Return what writes a file of that name. Raises UsageError, before any work is done."""
-    packed = output.endswith((".gz", ".zst"))
-    name = output.rpartition(".")[0] if packed else output
-    writer = next((WRITERS[suffix] for suffix in WRITERS if name.endswith(suffix)), None)
+    writer = next((WRITERS[suffix] for suffix in WRITERS if output.endswith(suffix)), None)
     if writer is None:
-        known = " or ".join(WRITERS)
-        raise UsageError(f"{output}: name it {known}, with .gz or .zst after it if you like")
+        raise UsageError(f"{output}: name it {', '.join(WRITERS)}")
     if uncovered is None:
         return writer
     if writer is not _mooncake:

@@ -14,7 +14,7 @@ from kvsched.foundation.errors import InputError, UsageError
 from kvsched.foundation.files import whole_file
 from kvsched.trace import clock
 from kvsched.trace.model import Int64s, Trace
-from kvsched.trace.mooncake import BLOCK_SIZE, TIME_UNIT
+from kvsched.trace.mooncake import BLOCK_SIZE
 from kvsched.trace.reading import counted
 
 SUFFIX = ".jsonl"
@@ -90,8 +90,8 @@ def _times(trace: Trace, notes: list[str]) -> Int64s:
         unit, _ = clock.find_unit("", times.astype(np.float64), np.arange(len(times)), None, "ms")
     except InputError:
         unit = ""
-    if unit != TIME_UNIT:
-        notes.append(f"the times do not show their unit: read it with --time-unit {TIME_UNIT}")
+    if unit != "ms":
+        notes.append("the times do not show their unit: read it with --time-unit ms")
     return times
 
 
