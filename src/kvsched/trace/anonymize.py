@@ -59,7 +59,7 @@ def anonymize(trace: Trace, salt: bytes, keep: Collection[str] = ()) -> Trace:
     anonymized with it can still be joined; without it nobody can test a guess.
 
     Lengths, times, chains and the numbers of nodes stay: a study gives the same numbers.
-    O(N + names), about 1 µs each. Raises UsageError for an empty salt or another label to keep.
+    O(N + names), a few µs each. Raises UsageError for an empty salt or another label to keep.
     """
     if not salt:
         raise UsageError("the salt is empty")
