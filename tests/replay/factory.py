@@ -82,7 +82,8 @@ def make_trace(
 def uneven(trace: Trace, seed: int) -> Trace:
     """Return the trace with nodes of any size from 1 to 39 tokens, in blocks of 1."""
     sizes = np.random.default_rng(seed).integers(1, 40, trace.nodes).astype(np.int32)
-    prompts = np.maximum(trace.input_tokens, 40 * trace.chain_blocks)
+    bounds = itertools.pairwise(trace.starts.tolist())
+    prompts = np.array([sizes[trace.chains[low:high]].sum() for low, high in bounds], np.int64)
     return dataclasses.replace(trace, tokens=sizes, input_tokens=prompts, block_size=1)
 
 
