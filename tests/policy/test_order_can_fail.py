@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 from contract import CHECKS, Run
-from factory import About, make_trace
+from factory import About, make_trace, uneven
 from mutants import edited
 
 from kvsched.policy.registry import find, make
@@ -24,6 +24,8 @@ class Variant(NamedTuple):
     """The function that is wrong, and what in it."""
     before: str
     after: str
+    uneven: bool = False
+    """Whether it takes nodes of unequal sizes to tell."""
 
 
 HEAD = "priority:head_tokens=32:head_priority=60:head_duration_s=61"
@@ -41,9 +43,9 @@ VARIANTS = {
     ),
     "a block that ends in the head is not of it": Variant(
         "priority:head_tokens=20",
-        "prepare",
-        'int(self.values["head_tokens"]) // setup.block_size',
-        'int(self.values["head_tokens"] / setup.block_size)',
+        "_hold",
+        "state.start[node] >= ",
+        "state.start[node] + 16 > ",
     ),
     "an expiry that the heap is not told of": Variant(
         HEAD, "begin", "heap_push(state.heap, node, DEFAULT,", "heap_push(state.heap, node, 60,"
@@ -76,10 +78,19 @@ VARIANTS = {
         TLRU, "begin", "heap_push(state.heap, node, 0,", "heap_push(state.heap, node, 1,"
     ),
     "a block too many kept": Variant(
-        TLRU, "on_hit", "] < state.running[KEPT", "] <= state.running[KEPT"
+        TLRU, "on_hit", "] < state.running[KEPT", "] < 16 + state.running[KEPT"
     ),
     "the estimate left out": Variant(
         TLRU, "prepare", ' - self.values["next_prompt_tokens"]', " - 0"
+    ),
+    "ancestors of one size": Variant(
+        TLRU, "on_insert", "int(state.running[BLOCK_SIZE])", "39", uneven=True
+    ),
+    "ancestors of one size, in a head": Variant(
+        HEAD, "on_insert", "int(state.head[BLOCK_SIZE])", "39", uneven=True
+    ),
+    "ancestors of one size, in a cost": Variant(
+        GDSF, "on_insert", "int(state.block_size[0])", "39", uneven=True
     ),
     "no ageing": Variant("gdsf", "on_evict", "int(state.value[node])", "0"),
     "a clock that goes back": Variant(
@@ -90,7 +101,7 @@ VARIANTS = {
     ),
     "a count from 0": Variant("gdsf", "on_insert", "state.uses[node] = 1", "state.uses[node] = 0"),
     "a cost that the place does not matter for": Variant(
-        GDSF, "_value", "table.depth[node] * state.scale[0]", "0.0"
+        GDSF, "_value", "float(state.start[node])", "0.0"
     ),
     "no clock": Variant(PGDSF, "on_evict", "int(state.value[node])", "0"),
     "a frequency that an eviction ends": Variant(
@@ -172,7 +183,8 @@ def test_the_oracle_tells_it_from_the_real_one(what: str) -> None:
     variant = VARIANTS[what]
     wrong = broken(variant)
     values = make(variant.label).values
-    for trace in TRACES:
+    for at, made in enumerate(TRACES):
+        trace = uneven(made, at) if variant.uneven else made
         for capacity in CAPACITIES:
             if not agrees(wrong(**values), variant.label, trace, capacity):
                 assert agrees(make(variant.label), variant.label, trace, capacity)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import oracle_keys
 import pytest
 from contract import CHECKS, Run
-from factory import traces
+from factory import traces, uneven
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -29,6 +29,14 @@ def test_every_check_holds(label: str, trace: Trace, capacity: int) -> None:
     assert compiled.decisions is not None
     victims = [node for node in run.log.victim.tolist() if node >= 0]
     assert compiled.decisions.victim.tolist() == victims
+
+
+@pytest.mark.parametrize("label", LABELS)
+@quick
+@given(trace=traces(requests=24, length=6), capacity=st.integers(1, 9), seed=st.integers(0, 9))
+def test_blocks_of_any_size(label: str, trace: Trace, capacity: int, seed: int) -> None:
+    """A block begins where its ancestors end, of whatever size they are."""
+    CHECKS["oracle"](Run(uneven(trace, seed), make(label), capacity), label)
 
 
 @pytest.mark.parametrize("label", LABELS)

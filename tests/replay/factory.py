@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from typing import NamedTuple
 
@@ -76,6 +77,14 @@ def make_trace(
         priority=np.array([each.priority for each in told], np.int32),
         turn=np.array(turns, np.int32),
     )
+
+
+def uneven(trace: Trace, seed: int) -> Trace:
+    """Return the trace with nodes of any size from 1 to 39 tokens, in blocks of 1."""
+    sizes = np.random.default_rng(seed).integers(1, 40, trace.nodes).astype(np.int32)
+    bounds = itertools.pairwise(trace.starts.tolist())
+    prompts = np.array([sizes[trace.chains[low:high]].sum() for low, high in bounds], np.int64)
+    return dataclasses.replace(trace, tokens=sizes, input_tokens=prompts, block_size=1)
 
 
 def workload_of(trace: Trace) -> Workload:

@@ -67,6 +67,7 @@ class World:
 
     work: Workload
     capacity_tokens: int
+    block_size: int
     now: int = 0
     """The running request."""
     clock: float = 0.0
@@ -143,7 +144,7 @@ def replay(
     size = work.tokens if weighted else [1] * len(work.tokens)
     held: dict[int, Memory] = {}
     steps = []
-    world = World(work, capacity * block_size)
+    world = World(work, capacity * block_size, block_size)
     for now, chain in enumerate(work.chains):
         hits = 0
         while hits < len(chain) and chain[hits] in held:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from oracle import Key, Memory, World
 
-BLOCK = 16
 STEPS = 2**24
 """Values of greedy-dual policies that are this close are ties, as the policies document."""
 
@@ -25,14 +24,17 @@ def _filo(world: World, node: int, m: Memory) -> tuple[float, ...]:
     return tuple(-part for part in m.inserted)
 
 
-def _depth(world: World, node: int) -> int:
+def _start(world: World, node: int) -> int:
+    """Tokens of a prompt before ``node``: full blocks, or where those are of one token, its own."""
     above = world.work.parent[node]
-    return 0 if above < 0 else 1 + _depth(world, above)
+    if above < 0:
+        return 0
+    return _start(world, above) + max(world.block_size, world.work.tokens[above])
 
 
 def _priority(head_tokens: int = 0, head_priority: int = 100, lasts: float = math.inf) -> Key:
     def key(world: World, node: int, m: Memory) -> tuple[float, ...]:
-        if _depth(world, node) * BLOCK >= head_tokens:
+        if _start(world, node) >= head_tokens:
             return (max(world.work.priority[each] for each in m.requests), *m.touched)
         released = world.work.time_s[m.requests[-1]]
         return (35 if released + lasts <= world.time else head_priority, *m.touched)
@@ -63,7 +65,7 @@ def _tlru(estimate: int, threshold: int) -> Key:
         for each in last.values():
             history = work.input_tokens[each] + work.output_tokens[each]
             keeps = max(0, history + estimate - threshold)
-            if node in world.held_by(each) and _depth(world, node) * BLOCK < keeps:
+            if node in world.held_by(each) and _start(world, node) < keeps:
                 return (1, *m.touched)
         return (0, *m.touched)
 
@@ -75,7 +77,7 @@ def _gdsf(context: int = 0) -> Key:
         size = world.work.tokens[node]
         cost = 1.0
         if context:
-            cost = size * (1 + (_depth(world, node) * BLOCK + size / 2) / context)
+            cost = size * (1 + (_start(world, node) + size / 2) / context)
         return (m.clock + math.floor(m.uses * cost / size * STEPS + 0.5), *m.touched)
 
     return key

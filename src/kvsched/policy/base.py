@@ -17,7 +17,7 @@ from kvsched.foundation.errors import UsageError
 from kvsched.kernel import hooks
 from kvsched.kernel.heap import Heap, empty_heap, heap_peek, heap_push, heap_remove
 from kvsched.kernel.hooks import key
-from kvsched.kernel.table import Table
+from kvsched.kernel.table import NONE, Table
 from kvsched.policy.needs import Column, find_column, lacking, missing_columns
 from kvsched.trace.model import Labels, Trace
 
@@ -181,6 +181,18 @@ def _leave(table: Table, state: RankedState, node: int) -> None:
 
 def _victim(table: Table, state: RankedState, incoming: int, rank: int) -> int:
     return heap_peek(state.heap)
+
+
+def tokens_before(table: Table, start: NDArray[np.int64], node: int, block_size: int) -> int:
+    """Return the tokens of a prompt before ``node``, from its parent's ``start``. O(1).
+
+    A full block's for each ancestor, also where the source gave it fewer; where blocks are unequal
+    ``block_size`` is 1, and each counts its own.
+    """
+    parent = table.parent[node]
+    if parent == NONE:
+        return 0
+    return int(start[parent]) + max(int(table.tokens[parent]), block_size)
 
 
 class RankedPolicy(Policy):

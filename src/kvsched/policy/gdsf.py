@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from kvsched.kernel.heap import Heap, heap_remove
 from kvsched.kernel.table import Table
-from kvsched.policy.base import Parameter, RankedPolicy, Setup, ranked_columns
+from kvsched.policy.base import Parameter, RankedPolicy, Setup, ranked_columns, tokens_before
 
 STEPS = 1 << 24
 """Values are kept in steps of 2^-24."""
@@ -28,8 +28,12 @@ class GDSFState(NamedTuple):
     inflation: NDArray[np.int64]
     """(1,) L: the largest value that left, in steps."""
     scale: NDArray[np.float64]
-    """(2,) tokens of a full block; tokens of context at which attention costs as much as the rest,
-    0 where every node costs 1."""
+    """(1,) tokens of context at which attention costs as much as the rest, 0 where every node costs
+    1."""
+    start: NDArray[np.int64]
+    """(N,) tokens of the prompt before each resident node."""
+    block_size: NDArray[np.int64]
+    """(1,) tokens in a full block."""
 
 
 def cost_per_token(before: float, tokens: float, equal: float) -> float:
@@ -44,8 +48,8 @@ def cost_per_token(before: float, tokens: float, equal: float) -> float:
 def _value(table: Table, state: GDSFState, node: int) -> None:
     size = float(max(int(table.tokens[node]), 1))
     each = 1.0 / size
-    if state.scale[1] > 0.0:
-        each = cost_per_token(table.depth[node] * state.scale[0], size, state.scale[1])
+    if state.scale[0] > 0.0:
+        each = cost_per_token(float(state.start[node]), size, state.scale[0])
     gain: int = math.floor(int(state.uses[node]) * each * STEPS + 0.5)
     state.value[node] = int(state.inflation[0]) + gain
 
@@ -59,6 +63,7 @@ def _on_hit(table: Table, state: GDSFState, node: int, rank: int) -> None:
 def _on_insert(table: Table, state: GDSFState, node: int, rank: int) -> None:
     state.touched[node] = rank
     state.uses[node] = 1
+    state.start[node] = tokens_before(table, state.start, node, int(state.block_size[0]))
     _value(table, state, node)
 
 
@@ -101,5 +106,7 @@ class GDSF(RankedPolicy):
             np.zeros(setup.nodes, np.int64),
             np.zeros(setup.nodes, np.int64),
             np.zeros(1, np.int64),
-            np.array([setup.block_size, self.values["attention_tokens"]], np.float64),
+            np.array([self.values["attention_tokens"]]),
+            np.zeros(setup.nodes, np.int64),
+            np.array([setup.block_size], np.int64),
         )

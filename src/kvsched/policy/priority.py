@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from kvsched.kernel.heap import Heap, heap_push, heap_remove
 from kvsched.kernel.linked import AHEAD, BEHIND, Links, empty_links, link_behind, unlink
 from kvsched.kernel.table import NONE, Table
-from kvsched.policy.base import Parameter, RankedPolicy, Setup, ranked_columns
+from kvsched.policy.base import Parameter, RankedPolicy, Setup, ranked_columns, tokens_before
 
 DEFAULT = 35
 """TensorRT-LLM's priority of a block that nobody gave one."""
@@ -19,8 +19,9 @@ NOW = 0
 DURATION = 1
 
 REQUEST = 0
-HEAD_BLOCKS = 1
+HEAD_TOKENS = 1
 HEAD_PRIORITY = 2
+BLOCK_SIZE = 3
 
 
 class PriorityState(NamedTuple):
@@ -39,7 +40,10 @@ class PriorityState(NamedTuple):
     clock: NDArray[np.float64]
     """(2,) now and the head's duration, seconds."""
     head: NDArray[np.int64]
-    """(3,) priority of the running request; blocks in the head, and their priority."""
+    """(4,) priority of the running request; tokens of the head, and its priority; tokens in a full
+    block."""
+    start: NDArray[np.int64]
+    """(N,) tokens of the prompt before each resident node."""
 
 
 def _begin(table: Table, state: PriorityState, request: int, now: float, last_rank: int) -> None:
@@ -58,7 +62,7 @@ def _begin(table: Table, state: PriorityState, request: int, now: float, last_ra
 
 
 def _hold(table: Table, state: PriorityState, node: int, least: int) -> None:
-    if table.depth[node] >= state.head[HEAD_BLOCKS]:
+    if state.start[node] >= state.head[HEAD_TOKENS]:
         state.priority[node] = max(least, int(state.head[REQUEST]))
         return
     state.priority[node] = state.head[HEAD_PRIORITY]
@@ -76,6 +80,7 @@ def _on_hit(table: Table, state: PriorityState, node: int, rank: int) -> None:
 
 def _on_insert(table: Table, state: PriorityState, node: int, rank: int) -> None:
     state.touched[node] = rank
+    state.start[node] = tokens_before(table, state.start, node, int(state.head[BLOCK_SIZE]))
     _hold(table, state, node, int(state.head[REQUEST]))
 
 
@@ -127,8 +132,8 @@ class Priority(RankedPolicy):
         asked = np.zeros(0, np.int32)
         if setup.has("priority") or self.needed():
             asked = setup.column("priority", self.label)
-        blocks = -(-int(self.values["head_tokens"]) // setup.block_size)
-        head = np.array([DEFAULT, blocks, int(self.values["head_priority"])], np.int64)
+        tokens, level = int(self.values["head_tokens"]), int(self.values["head_priority"])
+        head = np.array([DEFAULT, tokens, level, setup.block_size], np.int64)
         return PriorityState(
             *ranked_columns(setup),
             np.zeros(setup.nodes, np.int64),
@@ -137,4 +142,5 @@ class Priority(RankedPolicy):
             asked,
             np.array([0.0, self.values["head_duration_s"]]),
             head,
+            np.zeros(setup.nodes, np.int64),
         )

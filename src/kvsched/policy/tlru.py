@@ -9,10 +9,11 @@ from numpy.typing import NDArray
 
 from kvsched.kernel.heap import Heap, heap_push, heap_remove
 from kvsched.kernel.table import NONE, Table
-from kvsched.policy.base import Parameter, RankedPolicy, Setup, ranked_columns
+from kvsched.policy.base import Parameter, RankedPolicy, Setup, ranked_columns, tokens_before
 
 SESSION = 0
-KEPT_BLOCKS = 1
+KEPT_TOKENS = 1
+BLOCK_SIZE = 2
 
 
 class TLRUState(NamedTuple):
@@ -27,15 +28,18 @@ class TLRUState(NamedTuple):
     session: NDArray[np.int32]
     """(R,) conversation of each request, -1 for one that has no more turns."""
     kept: NDArray[np.int64]
-    """(R,) blocks that the conversation should keep after each request."""
+    """(R,) tokens that the conversation should keep after each request."""
     running: NDArray[np.int64]
-    """(2,) conversation of the running request, and the blocks it should keep."""
+    """(3,) conversation of the running request, and the tokens it should keep; tokens in a full
+    block."""
+    start: NDArray[np.int64]
+    """(N,) tokens of the prompt before each resident node."""
 
 
 def _begin(table: Table, state: TLRUState, request: int, now: float, last_rank: int) -> None:
     session = state.session[request]
     state.running[SESSION] = session
-    state.running[KEPT_BLOCKS] = state.kept[request]
+    state.running[KEPT_TOKENS] = state.kept[request]
     if session < 0:
         return
     node = state.tip[session]
@@ -48,12 +52,17 @@ def _begin(table: Table, state: TLRUState, request: int, now: float, last_rank: 
         node = table.parent[node]
 
 
-def _on_touch(table: Table, state: TLRUState, node: int, rank: int) -> None:
+def _on_hit(table: Table, state: TLRUState, node: int, rank: int) -> None:
     state.touched[node] = rank
-    if table.depth[node] < state.running[KEPT_BLOCKS]:
+    if state.start[node] < state.running[KEPT_TOKENS]:
         state.needed_by[node] += 1
         if state.running[SESSION] >= 0:
             state.tip[state.running[SESSION]] = node
+
+
+def _on_insert(table: Table, state: TLRUState, node: int, rank: int) -> None:
+    state.start[node] = tokens_before(table, state.start, node, int(state.running[BLOCK_SIZE]))
+    _on_hit(table, state, node, rank)
 
 
 def _key(table: Table, state: TLRUState, node: int) -> int:
@@ -80,8 +89,8 @@ class TLRU(RankedPolicy):
         "threshold_tokens": Parameter(2048.0, "uncached tokens that the latency goal allows (ξ)"),
     }
     begin = staticmethod(_begin)
-    on_hit = staticmethod(_on_touch)
-    on_insert = staticmethod(_on_touch)
+    on_hit = staticmethod(_on_hit)
+    on_insert = staticmethod(_on_insert)
     key = staticmethod(_key)
 
     def prepare(self, setup: Setup) -> Any:
@@ -96,6 +105,7 @@ class TLRU(RankedPolicy):
             np.zeros(setup.nodes, np.int32),
             np.full(len(session.names), NONE, np.int32),
             session.codes,
-            -(-keeps // setup.block_size),
-            np.zeros(2, np.int64),
+            keeps,
+            np.array([NONE, 0, setup.block_size], np.int64),
+            np.zeros(setup.nodes, np.int64),
         )
