@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kvsched.foundation.errors import InputError
-from kvsched.trace import build, mooncake, weka
+from kvsched.trace import build, rows, weka
 from kvsched.trace.check import structural_fault
 from kvsched.trace.columns import write_columns
 from kvsched.trace.ids import pack_ids, parse_id_lists
@@ -108,7 +108,7 @@ def test_mooncake(data: bytes, skip: bool, tmp_path_factory: pytest.TempPathFact
     path = tmp_path_factory.getbasetemp() / "fuzz.jsonl"
     fast = attempt(path, data, format="mooncake", skip_bad_rows=skip)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(mooncake, "_fast", lambda *_: None)
+        patch.setattr(rows, "fast", lambda *_: None)
         careful = attempt(path, data, format="mooncake", skip_bad_rows=skip)
     assert outcome(fast) == outcome(careful)
     attempt(path, data)
@@ -137,8 +137,8 @@ def test_columns(draw: st.DataObject, tmp_path_factory: pytest.TempPathFactory) 
     source, path = folder / "sound.jsonl", folder / "sound.kvtrace"
     if not path.exists():
         row = {"timestamp": 0, "input_length": 600, "output_length": 5, "session_id": "a"}
-        rows = [json.dumps({**row, "hash_ids": [1, i % 3]}) for i in range(5)]
-        source.write_text("\n".join(rows))
+        lines = [json.dumps({**row, "hash_ids": [1, i % 3]}) for i in range(5)]
+        source.write_text("\n".join(lines))
         write_columns(load_trace(source), path)
     data = bytearray(path.read_bytes())
     for _ in range(draw.draw(st.integers(1, 3))):

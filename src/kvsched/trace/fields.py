@@ -118,6 +118,15 @@ def optional_integer(row: Row, name: str, least: int) -> int | None:
     return value
 
 
+def label(row: Row, name: str) -> str:
+    """A name as `optional_label`, which must be there. Raises RowError."""
+    required(row, name)
+    value = optional_label(row, name)
+    if value is None:
+        raise RowError(f'"{name}" must be a string, not null')
+    return value
+
+
 def optional_label(row: Row, name: str) -> str | None:
     """A name: a string, or an integer as its digits; None as `optional_number`. Raises RowError."""
     value = row.get(name)
