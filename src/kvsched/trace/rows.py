@@ -293,6 +293,13 @@ class Table:
         np.cumsum(self.blocks, out=starts[1:])
         return starts
 
+    def named(self, name: str) -> Labels:
+        """A label column that every row has."""
+        column = self.labels[name]
+        if column is None:
+            raise ValueError(f"no row has {name}")
+        return column
+
     def whole(self, name: str, missing: int = UNKNOWN) -> Int32s | None:
         """A column of whole numbers, ``missing`` where a row has none."""
         column = self.numbers[name]
