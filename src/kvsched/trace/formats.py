@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from kvsched.foundation.errors import InputError, UsageError
-from kvsched.trace import bailian, columns, lmcache, mooncake, vllm_timed, weka
+from kvsched.trace import bailian, columns, lmcache, mooncake, openai, vllm_timed, weka
 from kvsched.trace.reading import Format
 
 FORMATS: tuple[Format, ...] = (
     columns.FORMAT,
+    openai.FORMAT,
     weka.FORMAT,
     bailian.FORMAT,
     lmcache.FORMAT,

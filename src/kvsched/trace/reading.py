@@ -31,6 +31,12 @@ class ReadOptions:
     """Seed of the arrivals."""
     include_subagents: bool = False
     """Whether requests nested in another one are read too."""
+    tokenizer: str | None = None
+    """Path of a tokenizer.json, for text."""
+    chat_template: str | None = None
+    """Path of a chat template, for messages; goes with ``tokenizer``."""
+    bytes_per_token: float | None = None
+    """Bytes of UTF-8 that count as one token, for text without a tokenizer."""
     skip_bad_rows: bool = False
     """Leave bad rows out and report their count, instead of stopping at the first."""
     progress: Progress | None = None
