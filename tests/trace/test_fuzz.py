@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import json
 from pathlib import Path
 
@@ -9,8 +11,9 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from samples import SAMPLES, Sample
 
-from kvsched.foundation.errors import InputError
+from kvsched.foundation.errors import InputError, UsageError
 from kvsched.trace import build, rows, weka
 from kvsched.trace.check import structural_fault
 from kvsched.trace.columns import write_columns
@@ -34,28 +37,6 @@ scalars = st.one_of(
     st.just("\ud800"),
 )
 values = st.recursive(scalars, lambda inner: st.lists(inner, max_size=3), max_leaves=5)
-
-
-@st.composite
-def mooncake_rows(draw: st.DrawFn) -> bytes:
-    """Good rows, of which some have a field changed, dropped or added, or bytes overwritten."""
-    lines = []
-    for _ in range(draw(st.integers(1, 5))):
-        blocks = draw(st.integers(0, 3))
-        row: dict[str, object] = {
-            "timestamp": draw(st.integers(0, 5000)),
-            "input_length": max(0, blocks * 512 - draw(st.integers(0, 511))),
-            "output_length": draw(st.integers(0, 9)),
-            "hash_ids": draw(st.lists(st.integers(0, 4), min_size=blocks, max_size=blocks)),
-        }
-        if draw(st.integers(0, 4)) == 0:
-            names = [*row, "session_id", "turn", "delay", "priority", "model", "other"]
-            row[draw(st.sampled_from(names))] = draw(values)
-        if draw(st.integers(0, 9)) == 0:
-            del row[draw(st.sampled_from(list(row)))]
-        lines.append(json.dumps(row).encode())
-    data = b"\n".join(lines) + draw(st.sampled_from([b"\n", b"", b"\r\n", b"\n\n"]))
-    return overwritten(draw, data)
 
 
 def overwritten(draw: st.DrawFn, data: bytes) -> bytes:
@@ -102,16 +83,52 @@ def outcome(result: Trace | str) -> object:
     return result if isinstance(result, str) else (result.digest, result.origin)
 
 
+@st.composite
+def changed_rows(draw: st.DrawFn, sample: Sample) -> bytes:
+    """The sample's rows, of which some have fields changed, dropped or added; bytes overwritten."""
+    rows = [
+        copy.deepcopy(draw(st.sampled_from(sample.rows))) for _ in range(draw(st.integers(1, 5)))
+    ]
+    names = [*sample.fields, "other"]
+    for row in rows:
+        for name in sample.fields:
+            *path, last = name.split(".")
+            if sample.fields[name] == "ids" and draw(st.booleans()):
+                row[last] = [*row[last][:-1], draw(st.integers(0, 3))]
+        if draw(st.integers(0, 2)) == 0:
+            *path, last = draw(st.sampled_from(names)).split(".")
+            holder = row
+            for step in path:
+                holder = holder.get(step, {})
+            if draw(st.integers(0, 3)) == 0:
+                holder.pop(last, None)
+            else:
+                holder[last] = draw(values)
+    return overwritten(draw, sample.render(rows))
+
+
+@pytest.mark.parametrize("sample", [s for s in SAMPLES if s.rows], ids=lambda s: s.format)
 @QUICK
-@given(data=st.one_of(mooncake_rows(), st.binary(max_size=200)), skip=st.booleans())
-def test_mooncake(data: bytes, skip: bool, tmp_path_factory: pytest.TempPathFactory) -> None:
-    path = tmp_path_factory.getbasetemp() / "fuzz.jsonl"
-    fast = attempt(path, data, format="mooncake", skip_bad_rows=skip)
+@given(draw=st.data(), skip=st.booleans(), noise=st.integers(0, 9))
+def test_every_format(
+    sample: Sample,
+    draw: st.DataObject,
+    skip: bool,
+    noise: int,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    """A sound trace or one line; the same row by row where the reader has a fast path."""
+    path = tmp_path_factory.getbasetemp() / "fuzz"
+    data = draw.draw(changed_rows(sample) if noise else st.binary(max_size=200))
+    asked = {"format": sample.format, "skip_bad_rows": skip, **sample.options}
+    fast = attempt(path, data, **asked)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(rows, "fast", lambda *_: None)
-        careful = attempt(path, data, format="mooncake", skip_bad_rows=skip)
+        patch.setattr(weka, "_fast", lambda *_: None)
+        careful = attempt(path, data, **asked)
     assert outcome(fast) == outcome(careful)
-    attempt(path, data)
+    with contextlib.suppress(UsageError):  # bytes may look like a format without these options
+        attempt(path, data, **sample.options)
 
 
 @QUICK

@@ -48,7 +48,8 @@ def load_trace(
     ``session_arrivals`` (``zero`` or ``poisson:RATE`` sessions a second, from ``seed``) places
     sessions that have no common clock. Logs of messages need ``tokenizer`` (the path of a
     tokenizer.json) and ``chat_template``, or ``bytes_per_token``. ``skip_bad_rows`` leaves bad
-    rows out and counts them in ``origin.notes``. ``progress`` is told the bytes read and the bytes in all.
+    rows out and counts them in ``origin.notes``. ``progress`` is told the bytes read and the bytes
+    in all.
 
     Raises InputError, which names file, row and fault, and UsageError for a wrong option.
     """

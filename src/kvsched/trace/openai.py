@@ -66,7 +66,9 @@ class _Log:
     def check(self, row: Row) -> _Request:
         """Check one row and make its text. Raises RowError."""
         body = _object(row, "body")
-        holder = row if "messages" in row or not body else body
+        holder = row if "messages" in row else body
+        if "messages" not in holder:
+            raise RowError('"messages" is missing, at the top and under "body"')
         text = self.blocks.render(_messages(holder), holder.get("tools"))
         try:
             text.encode()
