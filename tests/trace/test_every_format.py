@@ -173,6 +173,13 @@ def test_binary(sample: Sample, tmp_path: Path) -> None:
 
 
 @names
+@pytest.mark.parametrize("other", SAMPLES, ids=lambda sample: sample.format)
+def test_a_file_of_another_format(sample: Sample, other: Sample, tmp_path: Path) -> None:
+    """It may happen to be a trace of this one too; where it is none, one line says so."""
+    sound_or_told(tmp_path / "trace", sample, other.data)
+
+
+@names
 def test_missing_file_and_folder(sample: Sample, tmp_path: Path) -> None:
     assert told(tmp_path / "none", sample) == f"{tmp_path / 'none'}: no such file"
     told(tmp_path, sample)
