@@ -6,6 +6,7 @@ import contextlib
 import copy
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -27,6 +28,9 @@ QUICK = settings(
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 
+NAMES = sorted({name.rsplit(".")[-1] for sample in SAMPLES for name in sample.fields} | {"other"})
+TEXTS = ["0x1", "-0x", "1e5", "1e999", "nan", "2024-05-01", "0001-01-01T00:00", "\uff11\uff12", ""]
+
 scalars = st.one_of(
     st.none(),
     st.booleans(),
@@ -35,6 +39,7 @@ scalars = st.one_of(
     st.floats(),
     st.text(max_size=4),
     st.just("\ud800"),
+    st.sampled_from(TEXTS),
 )
 values = st.recursive(scalars, lambda inner: st.lists(inner, max_size=3), max_leaves=5)
 
@@ -83,27 +88,32 @@ def outcome(result: Trace | str) -> object:
     return result if isinstance(result, str) else (result.digest, result.origin)
 
 
+def change(draw: st.DrawFn, holder: Any, depth: int) -> None:
+    """Replace, drop or add something in a row, at the top or somewhere within."""
+    keys = [*(holder if isinstance(holder, dict) else range(len(holder)))]
+    deeper = [key for key in keys if isinstance(holder[key], dict | list) and holder[key]]
+    if deeper and depth % 2:
+        change(draw, holder[draw(st.sampled_from(deeper))], depth // 2)
+    elif depth == 4 and keys:
+        del holder[draw(st.sampled_from(keys))]
+    elif depth == 8 and isinstance(holder, dict):
+        holder[draw(st.sampled_from(NAMES))] = draw(values)
+    elif keys:
+        holder[draw(st.sampled_from(keys))] = draw(values)
+
+
 @st.composite
 def changed_rows(draw: st.DrawFn, sample: Sample) -> bytes:
     """The sample's rows, of which some have fields changed, dropped or added; bytes overwritten."""
     rows = [
         copy.deepcopy(draw(st.sampled_from(sample.rows))) for _ in range(draw(st.integers(1, 5)))
     ]
-    names = [*sample.fields, "other"]
     for row in rows:
-        for name in sample.fields:
-            *path, last = name.split(".")
-            if sample.fields[name] == "ids" and draw(st.booleans()):
-                row[last] = [*row[last][:-1], draw(st.integers(0, 3))]
-        if draw(st.integers(0, 2)) == 0:
-            *path, last = draw(st.sampled_from(names)).split(".")
-            holder = row
-            for step in path:
-                holder = holder.get(step, {})
-            if draw(st.integers(0, 3)) == 0:
-                holder.pop(last, None)
-            else:
-                holder[last] = draw(values)
+        for name, kind in sample.fields.items():
+            if kind == "ids" and draw(st.booleans()):
+                row[name] = [*row[name][:-1], draw(st.integers(0, 3))]
+        for _ in range(draw(st.sampled_from([0, 0, 1, 1, 2]))):
+            change(draw, row, draw(st.integers(0, 9)))
     return overwritten(draw, sample.render(rows))
 
 
