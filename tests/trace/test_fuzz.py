@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from samples import SAMPLES, Sample
 
 from kvsched.foundation.errors import InputError, UsageError
-from kvsched.trace import build, rows, weka
+from kvsched.trace import build, lmcache, rows, weka
 from kvsched.trace.check import structural_fault
 from kvsched.trace.columns import write_columns
 from kvsched.trace.ids import pack_ids, parse_id_lists
@@ -30,6 +30,7 @@ QUICK = settings(
 
 NAMES = sorted({name.rsplit(".")[-1] for sample in SAMPLES for name in sample.fields} | {"other"})
 TEXTS = ["0x1", "-0x", "1e5", "1e999", "nan", "2024-05-01", "0001-01-01T00:00", "\uff11\uff12", ""]
+TEXTS += ["0x" + "ab " * 21 + "a", "0x" + "f" * 64, "0x" + "\u0663" * 64]
 
 scalars = st.one_of(
     st.none(),
@@ -135,6 +136,7 @@ def test_every_format(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(rows, "fast", lambda *_: None)
         patch.setattr(weka, "_fast", lambda *_: None)
+        patch.setattr(lmcache, "_of_256_bits", lambda *_: None)
         careful = attempt(path, data, **asked)
     assert outcome(fast) == outcome(careful)
     with contextlib.suppress(UsageError):  # bytes may look like a format without these options

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from kvsched.foundation.errors import InputError
+from kvsched.trace import lmcache
 from kvsched.trace.check import structural_fault
 from kvsched.trace.load import load_trace
 from kvsched.trace.model import Trace
@@ -129,6 +130,21 @@ def test_a_folder_of_rotated_files(tmp_path: Path) -> None:
 def test_a_folder_without_logs(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no look-up logs in the folder"):
         load_trace(tmp_path, "lmcache")
+
+
+def test_hashes_as_written_are_read_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same as one by one; white space, which `bytes.fromhex` takes, is no digit."""
+    rng = np.random.default_rng(3)
+    hashes = ["0x" + rng.bytes(32).hex() for _ in range(50)]
+    at_once = load(tmp_path, {"chunk_hashes": hashes, "seq_len": 50 * 256})
+    assert at_once.key[0] == np.array(int(hashes[0][-16:], 16), np.uint64).view(np.int64)
+    monkeypatch.setattr(lmcache, "_of_256_bits", lambda _: None)
+    assert load(tmp_path, {"chunk_hashes": hashes, "seq_len": 50 * 256}).digest == at_once.digest
+    monkeypatch.undo()
+    with pytest.raises(InputError, match="must be hexadecimal text"):
+        load(tmp_path, {"chunk_hashes": ["0x" + " " + "a" * 63], "seq_len": 256})
 
 
 def test_many_rows(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from kvsched.trace import clock, fields
 from kvsched.trace.build import build_trace
 from kvsched.trace.fields import Row, RowError
 from kvsched.trace.lines import read_rows
-from kvsched.trace.model import Origin, Trace
+from kvsched.trace.model import Int64s, Origin, Trace
 from kvsched.trace.reading import (
     Format,
     Growing,
@@ -37,6 +37,7 @@ from kvsched.trace.reading import (
 from kvsched.trace.source import Source, os_fault
 
 CHUNK_SIZE = 256
+_WRITTEN = len("0x") + 64
 FILES = ("lookup_hashes_*.jsonl", "lookup_hashes_*.jsonl.gz", "lookup_hashes_*.jsonl.zst")
 
 
@@ -44,7 +45,7 @@ class _Lookup(NamedTuple):
     time: float
     model: str | None
     tokens: int
-    keys: list[int]
+    keys: Int64s
     wide: bool
     chunk_size: int
     said: bool
@@ -104,7 +105,7 @@ class _Lookups:
             self.times.append(found.time)
             self.inputs.append(found.tokens)
             self.blocks.append(len(found.keys))
-            self.keys.extend(np.array(found.keys, np.int64))
+            self.keys.extend(found.keys)
             self.models.append(found.model)
             self.wide += found.wide
             self.uncovered += found.tokens - len(found.keys) * self.chunk_size >= self.chunk_size
@@ -154,11 +155,29 @@ class _Lookups:
         )
 
 
-def _hashes(row: Row) -> tuple[list[int], bool]:
+def _hashes(row: Row) -> tuple[Int64s, bool]:
     """The keys of a row's chunks, and whether a hash has more than 64 bits. Raises RowError."""
     values = fields.required(row, "chunk_hashes")
     if not isinstance(values, list):
         raise RowError(f'"chunk_hashes" must be a list, not {fields.kind(values)}')
+    return _of_256_bits(values) or _of_any_form(values)
+
+
+def _of_256_bits(values: list[object]) -> tuple[Int64s, bool] | None:
+    """The same where all hashes are as LMCache writes them, ``0x`` and 64 digits; else None."""
+    if not all(type(v) is str and len(v) == _WRITTEN and v.startswith("0x") for v in values):
+        return None
+    try:
+        data = bytes.fromhex("".join([str(value)[2:] for value in values]))
+    except ValueError:
+        return None
+    if len(data) != 32 * len(values):  # `fromhex` passes over white space
+        return None
+    words = np.frombuffer(data, ">i8").reshape(-1, 4)
+    return words[:, 3].astype(np.int64), bool(words[:, :3].any())
+
+
+def _of_any_form(values: list[object]) -> tuple[Int64s, bool]:
     keys = []
     wide = False
     for place, value in enumerate(values):
@@ -172,7 +191,7 @@ def _hashes(row: Row) -> tuple[list[int], bool]:
             )
         wide |= not fields.SMALLEST_ID <= number <= fields.LARGEST_ID
         keys.append(fields.low_64_bits(number))
-    return keys, wide
+    return np.array(keys, np.int64), wide
 
 
 def read(source: Source, options: ReadOptions) -> Trace:
