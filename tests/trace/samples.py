@@ -44,6 +44,8 @@ class Sample:
     text: bool = True
     lines: bool = True
     """Whether a row is a line."""
+    cut_shows: bool = True
+    """Whether a row that is cut short cannot be a row: JSON ends in a brace, CSV in anything."""
     detected: bool = True
     """Whether the format is told from the content."""
     clock: str = ""

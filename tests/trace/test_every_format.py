@@ -14,6 +14,7 @@ import zstandard
 from samples import BY_FORMAT, SAMPLES, Sample
 
 from kvsched.foundation.errors import InputError
+from kvsched.trace import fields
 from kvsched.trace.check import structural_fault
 from kvsched.trace.formats import FORMATS
 from kvsched.trace.load import load_trace
@@ -144,13 +145,13 @@ def test_cut_anywhere(sample: Sample, tmp_path: Path) -> None:
     """Only whole lines make a shorter trace; a cut line is never taken for a whole one."""
     data = sample.data
     path = tmp_path / "trace"
-    step = max(1, len(data) // 400)
+    step = max(1, len(data) // 150)
     for cut in range(1, len(data), step):
         sound = sound_or_told(path, sample, data[:cut])
-        ended = sample.lines and data[:cut].count(b"\n") > sample.first_row
-        whole = ended and (data[cut - 1 : cut] == b"\n" or data[cut : cut + 1] == b"\n")
-        first = sample.lines and data[cut : cut + 1] == b"\n"
-        assert sound == (whole or (first and data[:cut].count(b"\n") >= sample.first_row))
+        at_an_end = b"\n" in (data[cut - 1 : cut], data[cut : cut + 1])
+        rows = len(data[:cut].splitlines()) - sample.first_row
+        if sample.cut_shows:
+            assert sound == (sample.lines and at_an_end and rows >= 1)
 
 
 @names
@@ -262,6 +263,23 @@ def test_optional_fields(sample: Sample, name: str, tmp_path: Path) -> None:
     for value in (..., None):
         path.write_bytes(sample.changed(1, name, value))
         assert len(sample.load(path)) >= len(sample.rows) - 1
+
+
+def test_the_list_finds_a_reader_that_repairs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reader that takes -600 for 600, or half a line for a whole one, does not pass."""
+    sample = BY_FORMAT["lmcache"]
+    test_a_fault_in_one_field(sample, "seq_len", -700, tmp_path)
+    test_cut_anywhere(sample, tmp_path)
+    monkeypatch.setattr(fields, "tokens", lambda row, name: abs(int(row[name])))
+    with pytest.raises(pytest.fail.Exception, match="DID NOT RAISE"):
+        test_a_fault_in_one_field(sample, "seq_len", -700, tmp_path)
+    monkeypatch.undo()
+    parse = fields.parse
+    monkeypatch.setattr(fields, "parse", lambda text: parse(text.split(b"]}")[0] + b"]}"))
+    with pytest.raises(AssertionError):
+        test_cut_anywhere(sample, tmp_path)
 
 
 clocks = pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -163,15 +163,18 @@ def _hashes(row: Row) -> tuple[Int64s, bool]:
     return _of_256_bits(values) or _of_any_form(values)
 
 
-def _of_256_bits(values: list[object]) -> tuple[Int64s, bool] | None:
+def _of_256_bits(values: list[Any]) -> tuple[Int64s, bool] | None:
     """The same where all hashes are as LMCache writes them, ``0x`` and 64 digits; else None."""
-    if not all(type(v) is str and len(v) == _WRITTEN and v.startswith("0x") for v in values):
-        return None
+    count = len(values)
     try:
-        data = bytes.fromhex("".join([str(value)[2:] for value in values]))
-    except ValueError:
+        text = "".join(values)
+        data = bytes.fromhex(text.replace("0x", ""))
+    except (TypeError, ValueError):
         return None
-    if len(data) != 32 * len(values):  # `fromhex` passes over white space
+    if not {_WRITTEN}.issuperset(map(len, values)) or text[::_WRITTEN] != "0" * count:
+        return None
+    # Shorter where an "x" stands elsewhere, or white space, which `fromhex` passes over.
+    if text[1::_WRITTEN] != "x" * count or len(data) != 32 * count:
         return None
     words = np.frombuffer(data, ">i8").reshape(-1, 4)
     return words[:, 3].astype(np.int64), bool(words[:, :3].any())
