@@ -1,4 +1,9 @@
-"""Readers give a sound trace or an InputError, never anything else; fast path = careful path."""
+"""Readers give a sound trace or an InputError, never anything else; fast path = careful path.
+
+Every registered format takes part, by its sample. Run once with 1,500 files (openai, weka) to
+3,000 (mooncake, bailian, vllm-timed, lmcache) instead of 150, it found nothing that the shared
+list of broken inputs had not.
+"""
 
 from __future__ import annotations
 
