@@ -20,6 +20,7 @@ from kvsched.policy.fifo import FIFO
 from kvsched.policy.needs import HOW_TO_GIVE
 from kvsched.replay.run import replay
 from kvsched.replay.sweep import sweep
+from kvsched.study import curves
 from kvsched.study import run as study_module
 from kvsched.study.run import Options, study
 from kvsched.trace.model import Labels, Trace
@@ -84,7 +85,7 @@ def test_a_comparison_by_name_is_an_error(
     options: Options, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(study_module, "make", made_here)
-    monkeypatch.setattr(study_module, "lru_curve", lambda _: pytest.fail("it ran"))
+    monkeypatch.setattr(curves, "exact_curve", lambda _: pytest.fail("it ran"))
     with pytest.raises(UsageError, match="policy needy needs `type`"):
         study(BARE, 2, options=options)
 
