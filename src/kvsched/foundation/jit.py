@@ -175,10 +175,23 @@ def bind(
         return cast(Callable[P, R], _copy(plain, names, {}, lambda copy: copy))
     import numba
 
+    from kvsched.foundation.jit_parts import PartCompiler, make_part
+
+    settings: Any = {"nogil": True, "error_model": "numpy", "_nrt": allocates}
     # Inlining hooks into the kernel halves the time of the heap's policies.
-    settings: Any = {"nogil": True, "error_model": "numpy", "forceinline": True, "_nrt": allocates}
-    compile_one = numba.njit(**settings)
-    dispatcher = _copy(plain, names, {}, compile_one)
+    part = {"forceinline": True, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+    compile_part = numba.njit(pipeline_class=PartCompiler, **settings, **part)
+    compile_whole = numba.njit(no_cfunc_wrapper=True, **settings)
+    dispatcher = _copy(
+        plain,
+        names,
+        {},
+        lambda copy: (
+            compile_whole(copy)
+            if copy.__code__ is plain.__code__
+            else make_part(compile_part(copy))
+        ),
+    )
     _keep_on_disk(dispatcher, digest(plain, names))
     return cast(Callable[P, R], dispatcher)
 
