@@ -186,8 +186,8 @@ def lessons(found: dict[str, Rows]) -> Iterator[str]:
         ]
         reached = statistics.mean(lru / fit for lru, fit in pairs)
         yield (
-            f"At the {name} capacity LRU has {100 * reached:.0f}% of opt-fit's hits, on the mean of "
-            "the traces."
+            f"At the {name} capacity LRU has {100 * reached:.0f}% of opt-fit's hits, on the mean "
+            "of the traces."
         )
 
 
