@@ -58,6 +58,15 @@ Subagents = Annotated[
 SkipBadRows = Annotated[
     bool, typer.Option("--skip-bad-rows", help="Leave bad rows out, and say how many.")
 ]
+Columns = Annotated[
+    str | None,
+    typer.Option(
+        "--columns",
+        metavar="ROLE=COLUMN,…",
+        help="Columns of a CSV or Parquet table: time, input, output, blocks, session, tenant, "
+        "type, model, turn, priority, deadline, delay.",
+    ),
+]
 CapacityBlocks = Annotated[
     int | None, typer.Option("--capacity-blocks", help="Capacity in blocks of the trace.")
 ]
@@ -116,6 +125,7 @@ class TraceOptions:
     seed: Seed = 0
     include_subagents: Subagents = False
     skip_bad_rows: SkipBadRows = False
+    columns: Columns = None
 
     @property
     def as_json(self) -> bool:
@@ -172,6 +182,7 @@ def open_trace(source: TraceOptions) -> Trace:
             seed=source.seed,
             include_subagents=source.include_subagents,
             skip_bad_rows=source.skip_bad_rows,
+            columns=source.columns,
             progress=told,
         )
     for note in trace.origin.notes:

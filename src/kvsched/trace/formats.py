@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from kvsched.foundation.errors import InputError, UsageError
-from kvsched.trace import columns, mooncake, weka
+from kvsched.trace import azure, burstgpt, columns, delimited, mooncake, weka
 from kvsched.trace.reading import Format
 
 FORMATS: tuple[Format, ...] = (
     columns.FORMAT,
     weka.FORMAT,
     mooncake.FORMAT,
+    azure.FORMAT,
+    burstgpt.FORMAT,
+    delimited.FORMAT,
 )
 """In the order in which they are tried."""
 
@@ -27,10 +30,15 @@ def named_format(name: str) -> Format:
     raise UsageError(f"trace format {name!r} is not known: use one of {known_names()}")
 
 
-def detect_format(file: str, head: bytes) -> Format:
-    """The format that the first 64 KiB of ``file`` look like. Raises InputError."""
+def detect_format(file: str, head: bytes, named_columns: bool = False) -> Format:
+    """The format that the first 64 KiB of ``file`` look like. Raises InputError.
+
+    Where its columns are named it is a table: text, if it is in no format that takes them.
+    """
     if not head:
         raise InputError(file, "the file is empty")
+    if named_columns and b"\0" not in head:
+        return delimited.FORMAT
     for known in FORMATS:
         if known.sniff(head):
             return known

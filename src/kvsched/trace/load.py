@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 from kvsched.foundation.errors import InputError, UsageError
@@ -12,6 +13,7 @@ from kvsched.trace.fields import MOST_TOKENS
 from kvsched.trace.formats import FORMATS, detect_format, named_format
 from kvsched.trace.model import Trace
 from kvsched.trace.reading import Format, ReadOptions
+from kvsched.trace.roles import parse_columns
 from kvsched.trace.source import Progress, Source, os_fault
 
 _FLAGS = {
@@ -19,6 +21,7 @@ _FLAGS = {
     "block_size": "--block-size",
     "session_arrivals": "--session-arrivals",
     "include_subagents": "--include-subagents",
+    "columns": "--columns",
 }
 
 
@@ -32,6 +35,7 @@ def load_trace(
     seed: int = 0,
     include_subagents: bool = False,
     skip_bad_rows: bool = False,
+    columns: str | Mapping[str, str] | None = None,
     progress: Progress | None = None,
 ) -> Trace:
     """Read a trace from a file, or from a folder of session files.
@@ -40,7 +44,8 @@ def load_trace(
     ``time_unit`` (s, ms, us, ns) and ``block_size`` (tokens) override what the format has.
     ``session_arrivals`` (``zero`` or ``poisson:RATE`` sessions a second, from ``seed``) places
     sessions that have no common clock. ``skip_bad_rows`` leaves bad rows out and counts them in
-    ``origin.notes``. ``progress`` is told the bytes read and the bytes in all.
+    ``origin.notes``. ``columns`` names a table's columns by role, as in
+    ``time=TIMESTAMP,input=prompt_tokens``. ``progress`` is told the bytes read and in all.
 
     Raises InputError, which names file, row and fault, and UsageError for a wrong option.
     """
@@ -55,6 +60,7 @@ def load_trace(
         seed=seed,
         include_subagents=include_subagents,
         skip_bad_rows=skip_bad_rows,
+        columns=parse_columns(columns),
         progress=progress,
     )
     chosen = None if format is None else named_format(format)
@@ -70,7 +76,7 @@ def load_trace(
         if not head:
             raise InputError(source.name, "the file is empty")
         if chosen is None:
-            chosen = detect_format(source.name, head)
+            chosen = detect_format(source.name, head, named_columns=columns is not None)
         _check_options(chosen, options)
         return chosen.read(source, options)
 

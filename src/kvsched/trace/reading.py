@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -33,6 +33,8 @@ class ReadOptions:
     """Whether requests nested in another one are read too."""
     skip_bad_rows: bool = False
     """Leave bad rows out and report their count, instead of stopping at the first."""
+    columns: Mapping[str, str] | None = None
+    """Names of a table's columns by role; None to tell them by their usual names."""
     progress: Progress | None = None
     """Told how many bytes were read."""
 

@@ -1,0 +1,405 @@
+"""Tables as text: CSV with commas, semicolons, tabs or bars, a header, quotes as in RFC 4180.
+
+Columns are told by their names (`roles`), or named with ``--columns``. Block ids are one cell:
+a JSON list, or ids with blanks or semicolons between them. Read as a stream with Python's csv.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import io
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from kvsched.foundation.errors import InputError
+from kvsched.trace import cells, roles
+from kvsched.trace.fields import MOST_TOKENS, RowError
+from kvsched.trace.model import Float64s, Int64s, Trace
+from kvsched.trace.reading import Format, ReadOptions
+from kvsched.trace.source import LONGEST_LINE, Source
+from kvsched.trace.table import LEAST, Batch, Table
+
+DELIMITERS = ",;\t|"
+_NOT_UTF8 = "not valid UTF-8"
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a table is written, and which of its columns mean what."""
+
+    delimiter: str
+    header: tuple[str, ...]
+    places: dict[str, int]
+    """Role to the place of its column."""
+    lines: int
+    """Lines up to the end of the header."""
+
+    def names(self) -> dict[str, str]:
+        """Role to the name of its column."""
+        return {role: self.header[place] for role, place in self.places.items()}
+
+
+Find = Callable[[Sequence[str]], dict[str, int]]
+
+
+def delimiter_of(line: str) -> str:
+    """The delimiter that cuts a header into most cells; a comma where none does."""
+    return max(DELIMITERS, key=line.count)
+
+
+def header_of(head: bytes) -> list[str]:
+    """The cells of the first line that is not blank, from the first bytes of a file."""
+    text = head.decode("utf-8", "replace").lstrip("\r\n")
+    line = text.split("\n", 1)[0].rstrip("\r")
+    if not line.isprintable() and not line.replace("\t", "").isprintable():
+        return []
+    with contextlib.suppress(csv.Error):
+        return [cell.strip() for cell in next(csv.reader([line], delimiter=delimiter_of(line)), [])]
+    return []
+
+
+@contextlib.contextmanager
+def _long_cells() -> Iterator[None]:
+    """Lift the csv module's limit of 128 KiB a cell, which long chains exceed."""
+    before = csv.field_size_limit(LONGEST_LINE)
+    try:
+        yield
+    finally:
+        csv.field_size_limit(before)
+
+
+def _texts(source: Source) -> Iterator[tuple[str, bool]]:
+    """The content in pieces that end with a row, and whether all of a piece is valid UTF-8."""
+    pending = b""
+    for chunk in source.line_chunks():
+        pending += chunk
+        # Within quotes a line does not end the row.
+        if pending.count(b'"') % 2 == 0:
+            yield _decoded(pending)
+            pending = b""
+        elif len(pending) > LONGEST_LINE:
+            raise InputError(source.name, "a quote is opened and not closed")
+    if pending:
+        yield _decoded(pending)
+
+
+def _decoded(data: bytes) -> tuple[str, bool]:
+    try:
+        return data.decode(), True
+    except UnicodeDecodeError:
+        return data.decode("utf-8", "surrogateescape"), False
+
+
+def _read_header(file: str, text: str, find: Find) -> tuple[Layout, str]:
+    """The layout that the first row says, and the text after it."""
+    start = len(text) - len(text.lstrip("\r\n"))
+    line = text[start:].split("\n", 1)[0]
+    mark = delimiter_of(line)
+    stream = io.StringIO(text[start:], newline="")
+    reader = csv.reader(stream, delimiter=mark, strict=True)
+    try:
+        header = tuple(cell.strip() for cell in next(reader))
+        "".join(header).encode()
+    except StopIteration:
+        raise InputError(file, "the file is empty") from None
+    except UnicodeEncodeError as error:
+        raise InputError(file, f"the header is {_NOT_UTF8}", 1) from error
+    except csv.Error as error:
+        raise InputError(file, f"the header is not valid CSV ({error})", 1) from error
+    lines = text[:start].count("\n") + reader.line_num
+    return Layout(mark, header, find(header), lines), stream.read()
+
+
+class _Rows:
+    """Turns pieces of text into batches; remembers whether times are dates."""
+
+    def __init__(self, file: str, layout: Layout, table: Table) -> None:
+        self._file = file
+        self._layout = layout
+        self._table = table
+        self._dated: bool | None = None
+
+    def batch(self, text: str, valid: bool, first_line: int) -> Batch:
+        """The rows of ``text``, whose first line has the number ``first_line``."""
+        found = self._fast(text, first_line) if valid else None
+        return self._careful(text, first_line) if found is None else found
+
+    def _fast(self, text: str, first_line: int) -> Batch | None:
+        """All rows at once, or None where anything in them is out of the ordinary."""
+        stream = io.StringIO(text, newline="")
+        try:
+            rows = list(csv.reader(stream, delimiter=self._layout.delimiter, strict=True))
+        except csv.Error:
+            return None
+        lines = text.count("\n") + (not text.endswith("\n"))
+        width = len(self._layout.header)
+        if len(rows) != lines or set(map(len, rows)) != {width}:
+            return None
+        columns = list(zip(*rows, strict=True))
+        picked = {role: columns[place] for role, place in self._layout.places.items()}
+        times = self._fast_times(picked["time"])
+        inputs, outputs = (
+            cells.fast_integers(picked["input"]),
+            cells.fast_integers(picked["output"]),
+        )
+        if times is None or inputs is None or outputs is None:
+            return None
+        if not (_in_range(inputs) and _in_range(outputs)):
+            return None
+        counts = np.zeros(len(rows), np.int64)
+        ids = self._fast_ids(picked.get("blocks"), counts)
+        numbers = self._fast_numbers(picked)
+        deadlines = self._fast_deadlines(picked.get("deadline"), len(rows))
+        if ids is None or numbers is None or deadlines is None:
+            return None
+        return Batch(
+            rows=np.arange(first_line, first_line + len(rows)),
+            times=times,
+            dated=bool(self._dated),
+            inputs=inputs,
+            outputs=outputs,
+            counts=counts,
+            keys=ids[0],
+            signs=ids[1],
+            texts=ids[2],
+            labels={n: _labels(picked[n]) for n in roles.LABELS if n in picked},
+            numbers=numbers,
+            deadlines=deadlines[0],
+        )
+
+    def _fast_times(self, column: Sequence[str]) -> Int64s | Float64s | None:
+        if self._dated is None:
+            self._dated = cells.looks_dated(column[0])
+        return cells.fast_dates(column) if self._dated else cells.fast_numbers(column)
+
+    def _fast_ids(
+        self, column: Sequence[str] | None, counts: Int64s
+    ) -> tuple[Int64s, int, bool] | None:
+        if column is None:
+            return np.empty(0, np.int64), 0, False
+        found = cells.fast_blocks(column, counts)
+        if found is not None:
+            return (*found, False)
+        try:
+            lists = [cells.blocks(cell, "") for cell in column]
+        except RowError:
+            return None
+        counts[:] = [len(each) for each in lists]
+        return cells.pack([each for chain in lists for each in chain])
+
+    def _fast_numbers(self, picked: Mapping[str, Sequence[str]]) -> dict[str, Float64s] | None:
+        found = {}
+        for role in (*roles.INTEGERS, "delay"):
+            if role not in picked:
+                continue
+            least = LEAST.get(role, 0)
+            whole = role in LEAST
+            column = _with_gaps(picked[role], cells.fast_integers if whole else cells.fast_numbers)
+            if column is None or (column < least).any():
+                return None
+            if whole and (column > MOST_TOKENS).any():
+                return None
+            found[role] = column
+        return found
+
+    def _fast_deadlines(self, column: Sequence[str] | None, count: int) -> tuple[Any] | None:
+        if column is None:
+            return (None,)
+        if not self._dated:
+            numbers = _with_gaps(column, cells.fast_numbers)
+            return None if numbers is None else (numbers,)
+        some = [place for place, cell in enumerate(column) if cell]
+        dates = cells.fast_dates([column[place] for place in some]) if some else np.empty(0)
+        if dates is None:
+            return None
+        filled = np.full(count, cells.NO_DATE, np.int64)
+        filled[some] = dates
+        return (filled,)
+
+    def _careful(self, text: str, first_line: int) -> Batch:
+        """The rows one by one, up to the first fault, or without the bad ones."""
+        reader = csv.reader(
+            io.StringIO(text, newline=""), delimiter=self._layout.delimiter, strict=True
+        )
+        numbers: list[int] = []
+        found: list[dict[str, Any]] = []
+        fault: InputError | None = None
+        last = first_line + text.count("\n")
+        while fault is None:
+            number = first_line + reader.line_num
+            try:
+                row = next(reader, None)
+                if row is None:
+                    break
+                if not row:
+                    continue
+                values = self._careful_row(row)
+            except csv.Error as error:
+                words = f"not valid CSV ({error})"
+                if first_line + reader.line_num > last or "unexpected end" in str(error):
+                    # What stands after it cannot be told from what is in it: nothing to skip.
+                    raise InputError(self._file, "a quote is not closed", number) from error
+            except RowError as error:
+                words = str(error)
+                if number == last and words.startswith("has "):
+                    words = f"the last line is cut short: it {words}, and has no newline"
+            else:
+                numbers.append(number)
+                found.append(values)
+                continue
+            if self._table.skipping is None:
+                fault = InputError(self._file, words, number)
+            else:
+                self._table.skipping.add(number, words)
+        return self._packed(numbers, found, fault)
+
+    def _careful_row(self, row: list[str]) -> dict[str, Any]:
+        header = self._layout.header
+        if len(row) != len(header):
+            many = "1 cell" if len(row) == 1 else f"{len(row)} cells"
+            raise RowError(f"has {many}, the header {len(header)}")
+        values: dict[str, Any] = {}
+        for role, place in self._layout.places.items():
+            values[role] = self._cell(role, row[place], header[place])
+        return values
+
+    def _cell(self, role: str, text: str, name: str) -> Any:
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise RowError(f'"{name}" is {_NOT_UTF8}') from error
+        if role == "blocks":
+            return cells.blocks(text, name)
+        if role in roles.LABELS:
+            return text or None
+        if not text.strip():
+            if role in roles.REQUIRED:
+                raise RowError(f'"{name}" is empty')
+            return None
+        if role in ("time", "deadline"):
+            if role == "time" and self._dated is None:
+                self._dated = cells.looks_dated(text)
+            return (cells.date if self._dated else cells.number)(text, name)
+        if role == "delay":
+            value = cells.number(text, name)
+            if value < 0:
+                raise RowError(f'"{name}" must not be negative: {text.strip()}')
+            return value
+        return cells.integer(text, name, LEAST.get(role, 0), MOST_TOKENS)
+
+    def _packed(
+        self, rows: list[int], found: list[dict[str, Any]], fault: InputError | None
+    ) -> Batch:
+        places = self._layout.places
+        time_type: type[Any] = np.int64 if self._dated else np.float64
+        none = cells.NO_DATE if self._dated else np.nan
+
+        def column(role: str) -> list[Any]:
+            return [values[role] for values in found]
+
+        chains = column("blocks") if "blocks" in places else [[] for _ in found]
+        keys, signs, texts = cells.pack([each for chain in chains for each in chain])
+        deadlines = None
+        if "deadline" in places:
+            filled = [none if value is None else value for value in column("deadline")]
+            deadlines = np.array(filled, time_type)
+        return Batch(
+            rows=np.array(rows, np.int64),
+            times=np.array(column("time"), time_type),
+            dated=bool(self._dated),
+            inputs=np.array(column("input"), np.int64),
+            outputs=np.array(column("output"), np.int64),
+            counts=np.array([len(chain) for chain in chains], np.int64),
+            keys=keys,
+            signs=signs,
+            texts=texts,
+            labels={n: column(n) for n in roles.LABELS if n in places},
+            numbers={
+                n: np.array(column(n), np.float64)
+                for n in (*roles.INTEGERS, "delay")
+                if n in places
+            },
+            deadlines=deadlines,
+            fault=fault,
+        )
+
+
+def _in_range(tokens: Int64s) -> bool:
+    return bool(tokens.min() >= 0 and tokens.max() <= MOST_TOKENS)
+
+
+def _labels(column: Sequence[str]) -> Sequence[str | None]:
+    return [cell or None for cell in column]
+
+
+def _with_gaps(column: Sequence[str], parse: Callable[[Sequence[str]], Any]) -> Float64s | None:
+    """The column with NaN for the cells that are empty, or None as ``parse``."""
+    some = [place for place, cell in enumerate(column) if cell]
+    filled = np.full(len(column), np.nan)
+    if some:
+        values = parse(column if len(some) == len(column) else [column[place] for place in some])
+        if values is None:
+            return None
+        filled[some] = values
+    return filled
+
+
+def read_table(source: Source, options: ReadOptions, find: Find) -> tuple[Table, Layout]:
+    """Read a table whose columns ``find`` places in its header; O(bytes), as a stream.
+
+    Raises InputError with row, column and fault, and UsageError as ``find``.
+    """
+    with _long_cells():
+        texts = _texts(source)
+        text, valid = next(texts, ("", True))
+        layout, rest = _read_header(source.name, text, find)
+        table = Table(source.name, layout.names(), options)
+        rows = _Rows(source.name, layout, table)
+        line = layout.lines + 1
+        while True:
+            if rest:
+                table.add(rows.batch(rest, valid, line))
+            line += rest.count("\n")
+            following = next(texts, None)
+            if following is None:
+                return table, layout
+            rest, valid = following
+
+
+MOONCAKE = frozenset({"timestamp", "input_length", "output_length"})
+
+
+def usual_unit(layout: Layout) -> str | None:
+    """Milliseconds where the columns have Mooncake's names, else not known."""
+    names = layout.names()
+    return "ms" if {names[role] for role in roles.REQUIRED} == MOONCAKE else None
+
+
+def read(source: Source, options: ReadOptions) -> Trace:
+    """Read a CSV whose columns are named or told by their names. As `read_table`."""
+    table, layout = read_table(
+        source, options, lambda header: roles.find_columns(header, options.columns)
+    )
+    return table.finish(source.path.name, FORMAT.name, usual_unit(layout))
+
+
+def sniff(head: bytes) -> bool:
+    """Whether the first line is a header of two columns or more, one of them of a usual name."""
+    if head.lstrip()[:1] in (b"{", b"["):
+        return False
+    header = header_of(head)
+    return len(header) > 1 and any(roles.usual_role(column) is not None for column in header)
+
+
+FORMAT = Format(
+    name="csv",
+    title="a table as text with a header; --columns names its columns",
+    suffixes=(".csv", ".tsv"),
+    sniff=sniff,
+    read=read,
+    options=frozenset({"time_unit", "block_size", "skip_bad_rows", "columns"}),
+)
