@@ -96,10 +96,12 @@ def _study(source: TraceOptions, asked: CapacityOptions, options: Options, folde
     from kvsched.report.html import render_html
     from kvsched.study.files import PARTIAL, prepare_folder, write_study
     from kvsched.study.run import asked_policies, study
+    from kvsched.trace.check import require_blocks
 
     asked_policies(options)
     model, gpu = find_hardware(asked)
     trace = open_trace(source)
+    require_blocks(trace)
     capacity = find_capacity(asked, trace, model, gpu)
     fresh = not folder.exists()
     prepare_folder(folder)

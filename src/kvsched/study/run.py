@@ -37,6 +37,7 @@ from kvsched.study.resume import Partial
 from kvsched.study.reuse import hottest, returned, reuse_gaps, time_to_reuse
 from kvsched.study.targets import exact_targets, grid_targets, knee
 from kvsched.study.worth import Worth, worth
+from kvsched.trace.check import require_blocks
 from kvsched.trace.model import Trace
 
 DEFAULT_POLICIES = ("lru", "fifo", "lfu", "slru", "chapter", "decay")
@@ -128,8 +129,7 @@ def _plan(
             f"the capacity counts blocks of {capacity.block_size} tokens, "
             f"the trace blocks of {trace.block_size}"
         )
-    if not trace.references:
-        raise UsageError("the trace has no blocks to cache: nothing can be studied")
+    require_blocks(trace)
     made = asked_policies(options)
     own = make(options.policy)
     curve = lru_curve(trace)

@@ -1,7 +1,6 @@
-"""Cells of a text table as values: whole columns at once, or one by one with every fault in words.
+"""The careful path of a text table: one cell as a value, every fault in words.
 
-The fast functions take a column of K cells and return None where anything in it is out of the
-ordinary; the careful ones take one cell. Both give the same values.
+The fast path is `scan`; both give the same values.
 """
 
 from __future__ import annotations
@@ -17,16 +16,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from kvsched.trace.fields import FARTHEST_TIME, LARGEST_ID, SMALLEST_ID, RowError, short
-from kvsched.trace.ids import pack_ids, parse_id_lists
-from kvsched.trace.model import Float64s, Int64s
+from kvsched.trace.ids import pack_ids
+from kvsched.trace.model import Int64s
 
-NO_DATE = -(2**63)
-"""In a column of dates: none."""
-
-# Years that 64 bits of nanoseconds can hold.
-_DATE = r"(?:19[7-9]\d|2[01]\d\d)-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:\.\d{1,9})?"
-_DATES = re.compile(rf"(?:{_DATE}\n)++", re.ASCII)
-_ZONE = re.compile(r"(?:Z|[+-]\d\d:?\d\d)$", re.ASCII)
 _ONE_DATE = re.compile(
     r"(\d{4})-(\d\d)-(\d\d)[ T](\d\d):(\d\d):(\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:?\d\d)?", re.ASCII
 )
@@ -34,62 +26,8 @@ _INTEGER = re.compile(r"([+-]?\d+)(?:\.0*)?", re.ASCII)
 _NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
 _ID = re.compile(r"-?(?:0|[1-9]\d*)", re.ASCII)
 _BETWEEN = re.compile(r"[\s;,|]+")
-_TO_COMMAS = str.maketrans(" ;|", ",,,")
 _EPOCH = datetime.date(1970, 1, 1).toordinal()
 _LONGEST_NUMBER = 400
-
-
-def fast_integers(cells: Sequence[str]) -> Int64s | None:
-    """A column of plain integers. About 0.1 µs a cell."""
-    if "".join(cells).strip("0123456789-"):
-        return None
-    try:
-        return np.array(list(map(int, cells)), np.int64)
-    except (ValueError, OverflowError):
-        return None
-
-
-def fast_numbers(cells: Sequence[str]) -> Float64s | None:
-    """A column of finite numbers. About 0.1 µs a cell."""
-    if "".join(cells).strip("0123456789.eE+-"):
-        return None
-    try:
-        found = np.array(list(map(float, cells)), np.float64)
-    except ValueError:
-        return None
-    return found if (np.abs(found) < FARTHEST_TIME).all() else None
-
-
-def fast_dates(cells: Sequence[str]) -> Int64s | None:
-    """A column of dates in one time zone, as nanoseconds since 1970. About 0.4 µs a cell."""
-    zone = _ZONE.search(cells[0]) if cells else None
-    text = "\n".join(cells) + "\n"
-    if zone is not None:
-        if text.count(zone[0] + "\n") != len(cells):
-            return None
-        text = text.replace(zone[0] + "\n", "\n")
-    if _DATES.fullmatch(text) is None:
-        return None
-    plain = text.split("\n")[:-1]
-    if len(plain) != len(cells):
-        return None
-    try:
-        found = np.array(plain, "datetime64[ns]").astype(np.int64)
-    except ValueError:
-        return None
-    return found - _offset_ns(zone[0] if zone else None)
-
-
-def fast_blocks(cells: Sequence[str], counts: Int64s) -> tuple[Int64s, int] | None:
-    """A column of lists of integers; fills ``counts`` (K,). As `ids.parse_id_lists`."""
-    if all(cell.startswith("[") for cell in cells):
-        texts = cells
-    else:
-        commas = "\n".join(cells).replace(", ", ",").translate(_TO_COMMAS)
-        texts = [f"[{cell}]" for cell in commas.split("\n")]
-        if len(texts) != len(cells):
-            return None
-    return parse_id_lists([text.encode() for text in texts], counts)
 
 
 def _offset_ns(zone: str | None) -> int:
@@ -99,15 +37,11 @@ def _offset_ns(zone: str | None) -> int:
     return (-minutes if zone[0] == "-" else minutes) * 60 * 10**9
 
 
-def _quoted(text: str) -> str:
-    return short(text)
-
-
 def integer(text: str, name: str, least: int, most: int) -> int:
     """One cell as an integer; ``12.0`` is one too. Raises RowError."""
     found = _INTEGER.fullmatch(text.strip())
     if found is None:
-        raise RowError(f'"{name}" must be an integer, not {_quoted(text)}')
+        raise RowError(f'"{name}" must be an integer, not {short(text)}')
     if len(found[1]) > _LONGEST_NUMBER:
         raise RowError(f'"{name}": a number has too many digits')
     value = int(found[1])
@@ -124,7 +58,7 @@ def number(text: str, name: str) -> float:
     if _NUMBER.fullmatch(stripped) is None:
         if stripped.lower().lstrip("+-") in ("nan", "inf", "infinity"):
             raise RowError(f'"{name}" must be a finite number: it is {stripped}')
-        raise RowError(f'"{name}" must be a number, not {_quoted(text)}')
+        raise RowError(f'"{name}" must be a number, not {short(text)}')
     value = float(stripped)
     if not math.isfinite(value):
         raise RowError(f'"{name}" must be a finite number: it is infinite')
@@ -143,16 +77,16 @@ def date(text: str, name: str) -> int:
     found = _ONE_DATE.fullmatch(text.strip())
     if found is None:
         wanted = "a date as in 2023-11-16 18:15:46.68"
-        raise RowError(f'"{name}" must be {wanted}, not {_quoted(text)}')
+        raise RowError(f'"{name}" must be {wanted}, not {short(text)}')
     year, month, day, hour, minute, second = (int(found[i]) for i in range(1, 7))
     try:
         days = datetime.date(year, month, day).toordinal() - _EPOCH
     except ValueError as error:
-        raise RowError(f'"{name}" is no day of the calendar: {_quoted(text)}') from error
+        raise RowError(f'"{name}" is no day of the calendar: {short(text)}') from error
     if hour > 23 or minute > 59 or second > 59:
-        raise RowError(f'"{name}" is no time of the day: {_quoted(text)}')
+        raise RowError(f'"{name}" is no time of the day: {short(text)}')
     if not 1970 <= year < 2200:
-        raise RowError(f'"{name}" is out of range: {_quoted(text)} (from 1970 to 2199)')
+        raise RowError(f'"{name}" is out of range: {short(text)} (from 1970 to 2199)')
     nanoseconds = int((found[7] or "0").ljust(9, "0"))
     seconds = ((days * 24 + hour) * 60 + minute) * 60 + second
     return seconds * 10**9 + nanoseconds - _offset_ns(found[8])
@@ -173,7 +107,7 @@ def blocks(text: str, name: str) -> list[int | str]:
     except RecursionError as error:
         raise RowError(f'"{name}" is nested too deeply') from error
     except ValueError as error:
-        raise RowError(f'"{name}" is no list of ids: {_quoted(text)}') from error
+        raise RowError(f'"{name}" is no list of ids: {short(text)}') from error
     for place, item in enumerate(items):
         if isinstance(item, bool) or not isinstance(item, int | str):
             raise RowError(f'"{name}"[{place}] must be an integer or a string')

@@ -9,15 +9,18 @@ from __future__ import annotations
 import contextlib
 import csv
 import io
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kvsched.foundation.errors import InputError
-from kvsched.trace import cells, roles
-from kvsched.trace.fields import MOST_TOKENS, RowError
+from kvsched.trace import cells, roles, scan
+from kvsched.trace.cut import Cut
+from kvsched.trace.fields import FARTHEST_TIME, MOST_TOKENS, RowError
 from kvsched.trace.model import Float64s, Int64s, Trace
 from kvsched.trace.reading import Format, ReadOptions
 from kvsched.trace.source import LONGEST_LINE, Source
@@ -72,46 +75,43 @@ def _long_cells() -> Iterator[None]:
         csv.field_size_limit(before)
 
 
-def _texts(source: Source) -> Iterator[tuple[str, bool]]:
-    """The content in pieces that end with a row, and whether all of a piece is valid UTF-8."""
+def _pieces(source: Source) -> Iterator[bytes]:
+    """The content in pieces that end with a row."""
     pending = b""
     for chunk in source.line_chunks():
         pending += chunk
         # Within quotes a line does not end the row.
         if pending.count(b'"') % 2 == 0:
-            yield _decoded(pending)
+            yield pending
             pending = b""
         elif len(pending) > LONGEST_LINE:
             raise InputError(source.name, "a quote is opened and not closed")
     if pending:
-        yield _decoded(pending)
+        yield pending
 
 
-def _decoded(data: bytes) -> tuple[str, bool]:
+def _read_header(file: str, data: bytes, find: Find) -> tuple[Layout, bytes]:
+    """The layout that the first row says, and the bytes after it."""
+    start = len(data) - len(data.lstrip(b"\r\n"))
+    # A header may itself have lines within quotes.
+    end = start
+    while end < len(data):
+        end = data.find(b"\n", end) + 1 or len(data)
+        if data.count(b'"', start, end) % 2 == 0:
+            break
     try:
-        return data.decode(), True
-    except UnicodeDecodeError:
-        return data.decode("utf-8", "surrogateescape"), False
-
-
-def _read_header(file: str, text: str, find: Find) -> tuple[Layout, str]:
-    """The layout that the first row says, and the text after it."""
-    start = len(text) - len(text.lstrip("\r\n"))
-    line = text[start:].split("\n", 1)[0]
-    mark = delimiter_of(line)
-    stream = io.StringIO(text[start:], newline="")
-    reader = csv.reader(stream, delimiter=mark, strict=True)
-    try:
-        header = tuple(cell.strip() for cell in next(reader))
-        "".join(header).encode()
-    except StopIteration:
-        raise InputError(file, "the file is empty") from None
-    except UnicodeEncodeError as error:
+        text = data[start:end].decode()
+    except UnicodeDecodeError as error:
         raise InputError(file, f"the header is {_NOT_UTF8}", 1) from error
+    mark = delimiter_of(text)
+    try:
+        header = next(csv.reader(io.StringIO(text, newline=""), delimiter=mark, strict=True), None)
     except csv.Error as error:
         raise InputError(file, f"the header is not valid CSV ({error})", 1) from error
-    lines = text[:start].count("\n") + reader.line_num
-    return Layout(mark, header, find(header), lines), stream.read()
+    if header is None:
+        raise InputError(file, "the file is empty")
+    names = tuple(cell.strip() for cell in header)
+    return Layout(mark, names, find(names), data.count(b"\n", 0, end)), data[end:]
 
 
 class _Rows:
@@ -123,102 +123,71 @@ class _Rows:
         self._table = table
         self._dated: bool | None = None
 
-    def batch(self, text: str, valid: bool, first_line: int) -> Batch:
-        """The rows of ``text``, whose first line has the number ``first_line``."""
-        found = self._fast(text, first_line) if valid else None
+    def batch(self, data: bytes, first_line: int) -> Batch:
+        """The rows of ``data``, whose first line has the number ``first_line``."""
+        try:
+            text = data.decode()
+        except UnicodeDecodeError:
+            return self._careful(data.decode("utf-8", "surrogateescape"), first_line)
+        found = self._fast(data, first_line)
         return self._careful(text, first_line) if found is None else found
 
-    def _fast(self, text: str, first_line: int) -> Batch | None:
+    def _fast(self, data: bytes, first_line: int) -> Batch | None:
         """All rows at once, or None where anything in them is out of the ordinary."""
-        stream = io.StringIO(text, newline="")
-        try:
-            rows = list(csv.reader(stream, delimiter=self._layout.delimiter, strict=True))
-        except csv.Error:
-            return None
-        lines = text.count("\n") + (not text.endswith("\n"))
-        width = len(self._layout.header)
-        if len(rows) != lines or set(map(len, rows)) != {width}:
-            return None
-        columns = list(zip(*rows, strict=True))
-        picked = {role: columns[place] for role, place in self._layout.places.items()}
-        times = self._fast_times(picked["time"])
-        inputs, outputs = (
-            cells.fast_integers(picked["input"]),
-            cells.fast_integers(picked["output"]),
+        cut = Cut.of(
+            data,
+            self._layout.delimiter,
+            len(self._layout.header),
+            self._layout.places,
+            first_line,
         )
-        if times is None or inputs is None or outputs is None:
+        if cut is None:
             return None
-        if not (_in_range(inputs) and _in_range(outputs)):
+        if self._dated is None:
+            self._dated = cells.looks_dated(cut.cell("time", 0))
+        times = cut.times("time", self._dated)
+        inputs, outputs = cut.integers("input"), cut.integers("output")
+        counts = np.zeros(cut.count, np.int64)
+        ids = cut.ids(counts)
+        if times is None or inputs is None or outputs is None or ids is None:
             return None
-        counts = np.zeros(len(rows), np.int64)
-        ids = self._fast_ids(picked.get("blocks"), counts)
-        numbers = self._fast_numbers(picked)
-        deadlines = self._fast_deadlines(picked.get("deadline"), len(rows))
-        if ids is None or numbers is None or deadlines is None:
+        # What is missing is below 0, or no number.
+        if not (_within(inputs) and _within(outputs) and _finite(times)):
+            return None
+        optional = self._fast_optional(cut)
+        if optional is None:
             return None
         return Batch(
-            rows=np.arange(first_line, first_line + len(rows)),
+            rows=cut.lines,
             times=times,
-            dated=bool(self._dated),
+            dated=self._dated,
             inputs=inputs,
             outputs=outputs,
             counts=counts,
             keys=ids[0],
             signs=ids[1],
             texts=ids[2],
-            labels={n: _labels(picked[n]) for n in roles.LABELS if n in picked},
-            numbers=numbers,
-            deadlines=deadlines[0],
+            labels={name: cut.labels(name) for name in roles.LABELS if cut.has(name)},
+            numbers=optional[0],
+            deadlines=optional[1],
         )
 
-    def _fast_times(self, column: Sequence[str]) -> Int64s | Float64s | None:
-        if self._dated is None:
-            self._dated = cells.looks_dated(column[0])
-        return cells.fast_dates(column) if self._dated else cells.fast_numbers(column)
-
-    def _fast_ids(
-        self, column: Sequence[str] | None, counts: Int64s
-    ) -> tuple[Int64s, int, bool] | None:
-        if column is None:
-            return np.empty(0, np.int64), 0, False
-        found = cells.fast_blocks(column, counts)
-        if found is not None:
-            return (*found, False)
-        try:
-            lists = [cells.blocks(cell, "") for cell in column]
-        except RowError:
-            return None
-        counts[:] = [len(each) for each in lists]
-        return cells.pack([each for chain in lists for each in chain])
-
-    def _fast_numbers(self, picked: Mapping[str, Sequence[str]]) -> dict[str, Float64s] | None:
-        found = {}
+    def _fast_optional(
+        self, cut: Cut
+    ) -> tuple[dict[str, Float64s], Int64s | Float64s | None] | None:
+        found: dict[str, Float64s] = {}
         for role in (*roles.INTEGERS, "delay"):
-            if role not in picked:
+            if not cut.has(role):
                 continue
-            least = LEAST.get(role, 0)
-            whole = role in LEAST
-            column = _with_gaps(picked[role], cells.fast_integers if whole else cells.fast_numbers)
-            if column is None or (column < least).any():
-                return None
-            if whole and (column > MOST_TOKENS).any():
+            column = cut.times(role, False) if role == "delay" else cut.optional_integers(role)
+            most = FARTHEST_TIME if role == "delay" else MOST_TOKENS
+            if column is None or (column < LEAST.get(role, 0)).any() or (column > most).any():
                 return None
             found[role] = column
-        return found
-
-    def _fast_deadlines(self, column: Sequence[str] | None, count: int) -> tuple[Any] | None:
-        if column is None:
-            return (None,)
-        if not self._dated:
-            numbers = _with_gaps(column, cells.fast_numbers)
-            return None if numbers is None else (numbers,)
-        some = [place for place, cell in enumerate(column) if cell]
-        dates = cells.fast_dates([column[place] for place in some]) if some else np.empty(0)
-        if dates is None:
-            return None
-        filled = np.full(count, cells.NO_DATE, np.int64)
-        filled[some] = dates
-        return (filled,)
+        if not cut.has("deadline"):
+            return found, None
+        deadlines = cut.times("deadline", bool(self._dated))
+        return None if deadlines is None else (found, deadlines)
 
     def _careful(self, text: str, first_line: int) -> Batch:
         """The rows one by one, up to the first fault, or without the bad ones."""
@@ -296,7 +265,7 @@ class _Rows:
     ) -> Batch:
         places = self._layout.places
         time_type: type[Any] = np.int64 if self._dated else np.float64
-        none = cells.NO_DATE if self._dated else np.nan
+        none = scan.MISSING if self._dated else np.nan
 
         def column(role: str) -> list[Any]:
             return [values[role] for values in found]
@@ -317,7 +286,7 @@ class _Rows:
             keys=keys,
             signs=signs,
             texts=texts,
-            labels={n: column(n) for n in roles.LABELS if n in places},
+            labels={n: _numbered(column(n)) for n in roles.LABELS if n in places},
             numbers={
                 n: np.array(column(n), np.float64)
                 for n in (*roles.INTEGERS, "delay")
@@ -328,24 +297,22 @@ class _Rows:
         )
 
 
-def _in_range(tokens: Int64s) -> bool:
+def _within(tokens: Int64s) -> bool:
     return bool(tokens.min() >= 0 and tokens.max() <= MOST_TOKENS)
 
 
-def _labels(column: Sequence[str]) -> Sequence[str | None]:
-    return [cell or None for cell in column]
+def _finite(times: Any) -> bool:
+    """Whether no row is without its time."""
+    if times.dtype == np.int64:
+        return bool(times.min() > scan.MISSING)
+    return bool((np.abs(times) < FARTHEST_TIME).all())
 
 
-def _with_gaps(column: Sequence[str], parse: Callable[[Sequence[str]], Any]) -> Float64s | None:
-    """The column with NaN for the cells that are empty, or None as ``parse``."""
-    some = [place for place, cell in enumerate(column) if cell]
-    filled = np.full(len(column), np.nan)
-    if some:
-        values = parse(column if len(some) == len(column) else [column[place] for place in some])
-        if values is None:
-            return None
-        filled[some] = values
-    return filled
+def _numbered(column: Sequence[str | None]) -> tuple[NDArray[np.int32], list[str]]:
+    """Names as codes and the names in order of first appearance."""
+    seen: dict[str, int] = {}
+    codes = [-1 if name is None else seen.setdefault(name, len(seen)) for name in column]
+    return np.array(codes, np.int32), list(seen)
 
 
 def read_table(source: Source, options: ReadOptions, find: Find) -> tuple[Table, Layout]:
@@ -354,20 +321,16 @@ def read_table(source: Source, options: ReadOptions, find: Find) -> tuple[Table,
     Raises InputError with row, column and fault, and UsageError as ``find``.
     """
     with _long_cells():
-        texts = _texts(source)
-        text, valid = next(texts, ("", True))
-        layout, rest = _read_header(source.name, text, find)
+        pieces = _pieces(source)
+        layout, piece = _read_header(source.name, next(pieces, b""), find)
         table = Table(source.name, layout.names(), options)
         rows = _Rows(source.name, layout, table)
         line = layout.lines + 1
-        while True:
-            if rest:
-                table.add(rows.batch(rest, valid, line))
-            line += rest.count("\n")
-            following = next(texts, None)
-            if following is None:
-                return table, layout
-            rest, valid = following
+        for more in itertools.chain([piece], pieces):
+            if more:
+                table.add(rows.batch(more, line))
+                line += more.count(b"\n")
+    return table, layout
 
 
 MOONCAKE = frozenset({"timestamp", "input_length", "output_length"})

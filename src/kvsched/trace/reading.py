@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -93,6 +93,12 @@ class LabelColumn:
         names = self._names
         codes = (UNKNOWN if v is None else names.setdefault(v, len(names)) for v in values)
         self._codes.extend(np.fromiter(codes, np.int32, count))
+
+    def extend_coded(self, codes: NDArray[np.int32], names: Sequence[str]) -> None:
+        """Append names by code; ``names`` in order of first appearance. O(K)."""
+        known = self._names
+        mine = [known.setdefault(name, len(known)) for name in names]
+        self._codes.extend(np.array([*mine, UNKNOWN], np.int32)[codes])
 
     def blank(self, count: int) -> None:
         """Append ``count`` rows that have no name."""

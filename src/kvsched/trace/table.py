@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,12 +11,12 @@ import numpy as np
 from kvsched.foundation.errors import InputError, UsageError
 from kvsched.trace import clock, roles
 from kvsched.trace.build import build_trace
-from kvsched.trace.cells import NO_DATE
 from kvsched.trace.fields import MOST_TOKENS
 from kvsched.trace.fit import BlockFit
 from kvsched.trace.ids import CLASH, CLASH_FAULT
-from kvsched.trace.model import UNKNOWN, Float64s, Int64s, Labels, Origin, Trace
+from kvsched.trace.model import UNKNOWN, Float64s, Int32s, Int64s, Labels, Origin, Trace
 from kvsched.trace.reading import Growing, LabelColumn, ReadOptions, Skipped, counted
+from kvsched.trace.scan import MISSING
 
 BLOCK_SIZE = 512
 """Tokens a block where ids are given and their size is not: Mooncake's."""
@@ -45,11 +44,12 @@ class Batch:
     signs: int = 0
     texts: bool = False
     """Whether an id was text."""
-    labels: dict[str, Sequence[str | None]] = field(default_factory=dict)
+    labels: dict[str, tuple[Int32s, Sequence[str]]] = field(default_factory=dict)
+    """Codes (K,), -1 for none, and their names in order of first appearance."""
     numbers: dict[str, Float64s] = field(default_factory=dict)
     """Optional numbers, NaN where a row has none."""
     deadlines: Int64s | Float64s | None = None
-    """As `times`; `NO_DATE` or NaN where a row has none."""
+    """As `times`; `MISSING` or NaN where a row has none."""
     fault: InputError | None = None
     """Why reading stopped after these rows, where it did."""
 
@@ -67,11 +67,20 @@ class Batch:
             keys=self.keys[np.repeat(keep, self.counts)],
             signs=self.signs,
             texts=self.texts,
-            labels={n: list(itertools.compress(c, keep)) for n, c in self.labels.items()},
+            labels={n: _seen(c[keep], names) for n, (c, names) in self.labels.items()},
             numbers={n: c[keep] for n, c in self.numbers.items()},
             deadlines=None if self.deadlines is None else self.deadlines[keep],
             fault=self.fault,
         )
+
+
+def _seen(codes: Int32s, names: Sequence[str]) -> tuple[Int32s, Sequence[str]]:
+    """Codes and names numbered anew, as the codes that are left first appear."""
+    used, first = np.unique(codes[codes >= 0], return_index=True)
+    order = used[np.argsort(first)]
+    anew = np.full(len(names) + 1, UNKNOWN, np.int32)
+    anew[order] = np.arange(len(order))
+    return anew[codes], [names[code] for code in order.tolist()]
 
 
 class Table:
@@ -143,7 +152,7 @@ class Table:
         self._signs |= batch.signs
         self._texts |= batch.texts
         for name, labels in self._labels.items():
-            labels.extend(batch.labels[name], len(batch.rows))
+            labels.extend_coded(*batch.labels[name])
         for name, numbers in self._numbers.items():
             numbers.extend(batch.numbers[name])
         if batch.deadlines is not None:
@@ -247,7 +256,7 @@ class Table:
             first = int(times.min())
             late = None
             if "deadline" in self._found:
-                late = np.where(deadlines == NO_DATE, np.nan, (deadlines - first) / 1e9)
+                late = np.where(deadlines == MISSING, np.nan, (deadlines - first) / 1e9)
             return (times - first) / 1e9, first / 1e9, "ns", ("timestamps are dates",), late
         named = roles.unit_of_name(self._found["time"])
         unit, notes = clock.find_unit(
