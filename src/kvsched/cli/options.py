@@ -63,8 +63,8 @@ Columns = Annotated[
     typer.Option(
         "--columns",
         metavar="ROLE=COLUMN,…",
-        help="Columns of a CSV or Parquet table: time, input, output, blocks, session, tenant, "
-        "type, model, turn, priority, deadline, delay.",
+        help="Columns of a CSV or Parquet table: time, input, output, blocks, sizes, session, "
+        "tenant, type, model, turn, priority, deadline, delay.",
     ),
 ]
 CapacityBlocks = Annotated[

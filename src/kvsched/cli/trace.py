@@ -19,7 +19,10 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 Output = Annotated[
-    str, typer.Option("--output", "-o", help="File to write: raw columns, .kvtrace[.gz|.zst].")
+    str,
+    typer.Option(
+        "--output", "-o", help="File to write: raw columns, .kvtrace[.gz|.zst], or .parquet."
+    ),
 ]
 
 
@@ -48,7 +51,7 @@ def info(source: TraceOptions) -> None:
 @app.command("convert")
 @spread
 def convert(source: TraceOptions, output: Output) -> None:
-    """Write a trace as raw columns, which open at once."""
+    """Write a trace as raw columns, which open at once, or as a Parquet table."""
     _check_name(output)
     opened = open_trace(source)
     _write(opened, output)
@@ -102,8 +105,12 @@ def _number_or_text(text: str) -> int | float | str:
 
 
 def _check_name(output: str) -> None:
-    if not output.endswith((".kvtrace", ".kvtrace.gz", ".kvtrace.zst")):
-        raise UsageError(f"{output}: name it .kvtrace, .kvtrace.gz or .kvtrace.zst")
+    if output.endswith(".parquet"):
+        from kvsched.trace.parquet import load_polars
+
+        load_polars()
+    elif not output.endswith((".kvtrace", ".kvtrace.gz", ".kvtrace.zst")):
+        raise UsageError(f"{output}: name it .kvtrace, .kvtrace.gz, .kvtrace.zst or .parquet")
 
 
 def _write(opened: Trace, output: str) -> None:
@@ -111,7 +118,13 @@ def _write(opened: Trace, output: str) -> None:
 
     from kvsched.trace.columns import write_columns
 
-    write_columns(opened, Path(output))
+    if output.endswith(".parquet"):
+        from kvsched.trace.parquet_out import write_parquet
+
+        for note in write_parquet(opened, Path(output)):
+            typer.echo(f"note: {note}", err=True)
+    else:
+        write_columns(opened, Path(output))
     typer.echo(
         f"{output}: {len(opened):,} requests, {opened.references:,} block references, "
         f"digest {opened.digest[:16]}"

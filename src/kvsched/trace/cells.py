@@ -15,7 +15,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from kvsched.trace.fields import FARTHEST_TIME, LARGEST_ID, SMALLEST_ID, RowError, short
+from kvsched.trace.fields import (
+    FARTHEST_TIME,
+    LARGEST_ID,
+    MOST_TOKENS,
+    SMALLEST_ID,
+    RowError,
+    short,
+)
 from kvsched.trace.ids import pack_ids
 from kvsched.trace.model import Int64s
 
@@ -114,6 +121,15 @@ def blocks(text: str, name: str) -> list[int | str]:
         if isinstance(item, int) and not SMALLEST_ID <= item <= LARGEST_ID:
             raise RowError(f'"{name}"[{place}] does not fit in 64 bits: {short(item)}')
     return [plain_id(item) if isinstance(item, str) else item for item in items]
+
+
+def sizes(text: str, name: str) -> list[int]:
+    """One cell as the tokens of each block, written as `blocks`. Raises RowError."""
+    found = blocks(text, name)
+    for place, size in enumerate(found):
+        if not isinstance(size, int) or not 0 < size <= MOST_TOKENS:
+            raise RowError(f'"{name}"[{place}] must be a number of tokens from 1 on')
+    return [size for size in found if isinstance(size, int)]
 
 
 def plain_id(text: str) -> int | str:

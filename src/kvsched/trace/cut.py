@@ -89,15 +89,15 @@ class Cut:
             return None
         return np.array(each, np.float64)
 
-    def ids(self, counts: Int64s) -> tuple[Int64s, int, bool] | None:
-        """The block ids of all rows; fills ``counts``."""
-        if not self.has("blocks"):
+    def ids(self, role: str, counts: Int64s) -> tuple[Int64s, int, bool] | None:
+        """The lists of all rows; fills ``counts`` (K,). None where a cell is no list of ids."""
+        if not self.has(role):
             return np.empty(0, np.int64), 0, False
-        found = scan.blocks(*self._column("blocks"), counts)
+        found = scan.blocks(*self._column(role), counts)
         if found is not None:
             return (*found, False)
         try:
-            lists = [cells.blocks(cell, "") for cell in self._cells("blocks")]
+            lists = [cells.blocks(cell, "") for cell in self._cells(role)]
         except RowError:
             return None
         counts[:] = [len(each) for each in lists]

@@ -148,12 +148,21 @@ class _Rows:
         times = cut.times("time", self._dated)
         inputs, outputs = cut.integers("input"), cut.integers("output")
         counts = np.zeros(cut.count, np.int64)
-        ids = cut.ids(counts)
+        ids = cut.ids("blocks", counts)
+        sizes = None
         if times is None or inputs is None or outputs is None or ids is None:
             return None
         # What is missing is below 0, or no number.
         if not (_within(inputs) and _within(outputs) and _finite(times)):
             return None
+        if cut.has("sizes"):
+            of_sizes = np.zeros(cut.count, np.int64)
+            listed = cut.ids("sizes", of_sizes)
+            if listed is None or listed[2] or (of_sizes != counts).any():
+                return None
+            sizes = listed[0]
+            if len(sizes) and not (sizes.min() > 0 and sizes.max() <= MOST_TOKENS):
+                return None
         optional = self._fast_optional(cut)
         if optional is None:
             return None
@@ -165,6 +174,7 @@ class _Rows:
             outputs=outputs,
             counts=counts,
             keys=ids[0],
+            sizes=sizes,
             signs=ids[1],
             texts=ids[2],
             labels={name: cut.labels(name) for name in roles.LABELS if cut.has(name)},
@@ -234,6 +244,9 @@ class _Rows:
         values: dict[str, Any] = {}
         for role, place in self._layout.places.items():
             values[role] = self._cell(role, row[place], header[place])
+        if "sizes" in values and len(values["sizes"]) != len(values["blocks"]):
+            pair = f"{len(values['sizes'])} sizes for {len(values['blocks'])} ids"
+            raise RowError(f'"{header[self._layout.places["sizes"]]}" has {pair}')
         return values
 
     def _cell(self, role: str, text: str, name: str) -> Any:
@@ -243,6 +256,8 @@ class _Rows:
             raise RowError(f'"{name}" is {_NOT_UTF8}') from error
         if role == "blocks":
             return cells.blocks(text, name)
+        if role == "sizes":
+            return cells.sizes(text, name)
         if role in roles.LABELS:
             return text or None
         if not text.strip():
@@ -272,6 +287,9 @@ class _Rows:
 
         chains = column("blocks") if "blocks" in places else [[] for _ in found]
         keys, signs, texts = cells.pack([each for chain in chains for each in chain])
+        sizes = None
+        if "sizes" in places:
+            sizes = np.array([each for chain in column("sizes") for each in chain], np.int64)
         deadlines = None
         if "deadline" in places:
             filled = [none if value is None else value for value in column("deadline")]
@@ -284,6 +302,7 @@ class _Rows:
             outputs=np.array(column("output"), np.int64),
             counts=np.array([len(chain) for chain in chains], np.int64),
             keys=keys,
+            sizes=sizes,
             signs=signs,
             texts=texts,
             labels={n: _numbered(column(n)) for n in roles.LABELS if n in places},
@@ -333,21 +352,12 @@ def read_table(source: Source, options: ReadOptions, find: Find) -> tuple[Table,
     return table, layout
 
 
-MOONCAKE = frozenset({"timestamp", "input_length", "output_length"})
-
-
-def usual_unit(layout: Layout) -> str | None:
-    """Milliseconds where the columns have Mooncake's names, else not known."""
-    names = layout.names()
-    return "ms" if {names[role] for role in roles.REQUIRED} == MOONCAKE else None
-
-
 def read(source: Source, options: ReadOptions) -> Trace:
     """Read a CSV whose columns are named or told by their names. As `read_table`."""
     table, layout = read_table(
         source, options, lambda header: roles.find_columns(header, options.columns)
     )
-    return table.finish(source.path.name, FORMAT.name, usual_unit(layout))
+    return table.finish(source.path.name, FORMAT.name, roles.usual_unit(layout.names()))
 
 
 def sniff(head: bytes) -> bool:

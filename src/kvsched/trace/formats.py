@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from kvsched.foundation.errors import InputError, UsageError
-from kvsched.trace import azure, burstgpt, columns, delimited, mooncake, weka
+from kvsched.trace import azure, burstgpt, columns, delimited, mooncake, parquet, weka
 from kvsched.trace.reading import Format
 
 FORMATS: tuple[Format, ...] = (
     columns.FORMAT,
+    parquet.FORMAT,
     weka.FORMAT,
     mooncake.FORMAT,
     azure.FORMAT,

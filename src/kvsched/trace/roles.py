@@ -10,7 +10,7 @@ from kvsched.foundation.errors import UsageError
 REQUIRED = ("time", "input", "output")
 LABELS = ("session", "tenant", "type", "model")
 INTEGERS = ("turn", "priority", "scope")
-ROLES = (*REQUIRED, "blocks", *LABELS, *INTEGERS, "deadline", "delay")
+ROLES = (*REQUIRED, "blocks", "sizes", *LABELS, *INTEGERS, "deadline", "delay")
 UNIT_ENDINGS = {"_s": "s", "_ms": "ms", "_us": "us", "_ns": "ns"}
 
 # Compared in lower case, with one underscore for blanks, dashes and points.
@@ -29,6 +29,7 @@ _USUAL: dict[str, tuple[str, ...]] = {
         "generatedtokens", "response_tokens", "num_decode_tokens",
     ),
     "blocks": ("hash_ids", "block_hashes", "block_ids", "chunk_hashes"),
+    "sizes": ("block_tokens",),
     "session": ("session_id", "session", "conversation_id", "conv_id"),
     "tenant": ("tenant", "tenant_id", "user_id"),
     "type": ("type", "request_type", "log_type"),
@@ -39,6 +40,7 @@ _USUAL: dict[str, tuple[str, ...]] = {
     "deadline": ("deadline", "deadline_s", "deadline_ms"),
     "delay": ("delay", "delay_s", "delay_ms"),
 }  # fmt: skip
+_MOONCAKE = ("timestamp", "input_length", "output_length")
 _MEANT = {name: role for role, names in _USUAL.items() for name in names}
 
 
@@ -114,7 +116,14 @@ def find_columns(header: Sequence[str], given: Mapping[str, str] | None) -> dict
             raise UsageError(
                 f"no column is known as the {role}: say --columns {role}=COLUMN; {exist}"
             )
+    if "sizes" in found and "blocks" not in found:
+        raise UsageError(f"sizes of blocks without their ids: say --columns blocks=COLUMN; {exist}")
     return found
+
+
+def usual_unit(names: Mapping[str, str]) -> str | None:
+    """Milliseconds where the required columns (by role) have Mooncake's names, else None."""
+    return "ms" if tuple(names[role] for role in REQUIRED) == _MOONCAKE else None
 
 
 def unit_of_name(column: str) -> str | None:

@@ -41,6 +41,8 @@ class Batch:
     """(K,) block ids of each row."""
     keys: Int64s
     """The block ids of all rows."""
+    sizes: Int64s | None = None
+    """Tokens of each of them, where blocks have sizes of their own."""
     signs: int = 0
     texts: bool = False
     """Whether an id was text."""
@@ -65,6 +67,7 @@ class Batch:
             outputs=self.outputs[keep],
             counts=self.counts[keep],
             keys=self.keys[np.repeat(keep, self.counts)],
+            sizes=None if self.sizes is None else self.sizes[np.repeat(keep, self.counts)],
             signs=self.signs,
             texts=self.texts,
             labels={n: _seen(c[keep], names) for n, (c, names) in self.labels.items()},
@@ -101,6 +104,9 @@ class Table:
         self._file = file
         self._found = dict(found)
         self._options = options
+        self._unequal = "sizes" in found
+        if self._unequal and options.block_size is not None:
+            raise UsageError("--block-size means nothing for blocks that have sizes of their own")
         known = options.block_size or block_size
         usual = BLOCK_SIZE if "blocks" in found else TIMING_BLOCK_SIZE
         self.block_size = known or usual
@@ -118,6 +124,7 @@ class Table:
         self._rows, self._inputs, self._outputs, self._counts, self._keys = (
             Growing(np.int64) for _ in range(5)
         )
+        self._sizes = Growing(np.int32)
         self._times: Growing[Any] = Growing(np.float64)
         self._deadlines: Growing[Any] = Growing(np.float64)
         self._labels = {name: LabelColumn() for name in roles.LABELS if name in found}
@@ -149,6 +156,8 @@ class Table:
         self.without_output += int((batch.outputs == 0).sum())
         self._counts.extend(batch.counts)
         self._keys.extend(batch.keys)
+        if batch.sizes is not None:
+            self._sizes.extend(batch.sizes)
         self._signs |= batch.signs
         self._texts |= batch.texts
         for name, labels in self._labels.items():
@@ -162,16 +171,24 @@ class Table:
         """The rows whose prompts reach into their last block (and no farther, if `_strict`)."""
         if "blocks" not in self._found:
             return batch
-        if self._strict:
-            bad: Int64s = self._fit.bad(batch.inputs, batch.counts)
+        if batch.sizes is not None:
+            covered = np.zeros(len(batch.keys) + 1, np.int64)
+            np.cumsum(batch.sizes, out=covered[1:])
+            ends = np.cumsum(batch.counts)
+            bad = np.flatnonzero(covered[ends] - covered[ends - batch.counts] > batch.inputs)
+        elif self._strict:
+            bad = self._fit.bad(batch.inputs, batch.counts)
         else:
-            bad = np.flatnonzero((batch.counts - 1) * self.block_size >= batch.inputs)
-            bad = bad[batch.counts[bad] > 0]
+            reach = (batch.counts - 1) * self.block_size >= batch.inputs
+            bad = np.flatnonzero(reach & (batch.counts > 0))
             self._beyond += int((batch.counts * self.block_size < batch.inputs).sum())
         if not len(bad):
             return batch
         row = int(batch.rows[bad[0]])
-        fault = self._fit.fault(int(batch.inputs[bad[0]]), int(batch.counts[bad[0]]))
+        tokens, count = int(batch.inputs[bad[0]]), int(batch.counts[bad[0]])
+        fault = self._fit.fault(tokens, count)
+        if batch.sizes is not None:
+            fault = f"fewer tokens than the blocks hold: {tokens}"
         if self._options.skip_bad_rows:
             self.skipped.add(row, fault, count=len(bad))
             return batch.without(bad)
@@ -185,16 +202,19 @@ class Table:
         format: str,
         usual_unit: str | None,
         notes: tuple[str, ...] = (),
-        labels: Mapping[str, Labels] | None = None,
+        settings: Mapping[str, Any] | None = None,
+        orders: Mapping[str, Sequence[str]] | None = None,
     ) -> Trace:
         """Build the trace; the object is spent.
 
         ``usual_unit`` is the unit of timestamps that do not say theirs by size or name, None
-        where it can only be assumed. ``labels`` replace those collected. Raises InputError where
-        no row is left, or a row did not fit.
+        where it can only be assumed. ``notes`` and ``settings`` go to the origin. ``orders``
+        fixes the names of labels and their order. Raises InputError where no row is left, or a
+        row did not fit.
         """
         if self._misfit is not None:
             hint = self._fit.suggestion() or " (--block-size says what a block holds)"
+            hint = hint if self._strict and not self._unequal else ""
             raise InputError(self._file, self._misfit[1] + hint, self._misfit[0])
         if not len(self._rows):
             raise self.skipped.nothing_left()
@@ -204,25 +224,22 @@ class Table:
         starts = np.zeros(len(time_s) + 1, np.int64)
         np.cumsum(self._counts.finish(), out=starts[1:])
         found = {name: column.finish() for name, column in self._labels.items()}
-        found.update(labels or {})
+        for name, order in (orders or {}).items():
+            found[name] = _ordered(found[name], order, len(time_s))
         numbers = {name: column.finish() for name, column in self._numbers.items()}
-        settings: dict[str, Any] = {"first_timestamp_s": first_s}
+        kept = {"first_timestamp_s": first_s, **(settings or {})}
         if self._options.columns is not None:
-            settings["columns"] = self._found
+            kept["columns"] = self._found
+        told = (*unit_notes, *notes, *self._notes(), *self.skipped.notes())
         return build_trace(
             time_s=time_s,
             input_tokens=self._inputs.finish(),
             output_tokens=self._outputs.finish(),
             starts=starts,
             keys=self._keys.finish(),
-            block_size=self.block_size,
-            origin=Origin(
-                source,
-                format,
-                unit,
-                unit_notes + notes + self._notes() + self.skipped.notes(),
-                settings,
-            ),
+            block_size=0 if self._unequal else self.block_size,
+            sizes=self._sizes.finish() if self._unequal else None,
+            origin=Origin(source, format, unit, tuple(dict.fromkeys(told)), kept),
             scope=_integers(numbers.get("scope"), 0, always=True),
             tenant=found.get("tenant"),
             session=found.get("session"),
@@ -281,6 +298,15 @@ class Table:
         if column is None or (np.isnan(column).all() and not self._keep_empty):
             return None
         return column
+
+
+def _ordered(labels: Labels | None, names: Sequence[str], count: int) -> Labels:
+    """The labels (of ``count`` requests) with these names in this order."""
+    if labels is None:
+        return Labels(np.full(count, UNKNOWN, np.int32), tuple(names))
+    place = {name: code for code, name in enumerate(names)}
+    codes = [place[name] for name in labels.names]
+    return Labels(np.array([*codes, UNKNOWN], np.int32)[labels.codes], tuple(names))
 
 
 def _integers(column: Float64s | None, missing: int, always: bool) -> Any:
