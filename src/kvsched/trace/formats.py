@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from kvsched.foundation.errors import InputError, UsageError
-from kvsched.trace import azure, burstgpt, columns, delimited, mooncake, parquet, weka
+from kvsched.trace import azure, burstgpt, columns, delimited, mooncake, parquet, ragpulse, weka
 from kvsched.trace.reading import Format
 
 FORMATS: tuple[Format, ...] = (
     columns.FORMAT,
     parquet.FORMAT,
+    ragpulse.FORMAT,
     weka.FORMAT,
     mooncake.FORMAT,
     azure.FORMAT,

@@ -83,11 +83,23 @@ def load_trace(
 
 def _load_folder(folder: Path, chosen: Format | None, options: ReadOptions) -> Trace:
     if chosen is None:
-        chosen = next(known for known in FORMATS if known.read_folder is not None)
+        chosen = _folder_format(folder)
     if chosen.read_folder is None:
         raise InputError(str(folder), f"is a folder; the {chosen.name} reader reads one file")
     _check_options(chosen, options)
     return chosen.read_folder(folder, options)
+
+
+def _folder_format(folder: Path) -> Format:
+    """The format whose files are in the folder, else the one that takes any name."""
+    readers = [known for known in FORMATS if known.read_folder is not None]
+    try:
+        for known in readers:
+            if known.sniff_folder is not None and known.sniff_folder(folder):
+                return known
+    except OSError as error:
+        raise InputError(str(folder), os_fault(error)) from error
+    return next(known for known in readers if known.sniff_folder is None)
 
 
 def _check_options(chosen: Format, options: ReadOptions) -> None:

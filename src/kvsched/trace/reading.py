@@ -55,6 +55,8 @@ class Format:
     """Fields of `ReadOptions` that mean something to it (``progress`` always does)."""
     read_folder: Callable[[Path, ReadOptions], Trace] | None = None
     """Reads a folder of files as one trace, where the format knows such a thing."""
+    sniff_folder: Callable[[Path], bool] | None = None
+    """Whether a folder is the format's, where its names tell."""
 
 
 class Growing(Generic[Scalar]):

@@ -181,7 +181,8 @@ class Table:
         else:
             reach = (batch.counts - 1) * self.block_size >= batch.inputs
             bad = np.flatnonzero(reach & (batch.counts > 0))
-            self._beyond += int((batch.counts * self.block_size < batch.inputs).sum())
+            if self._options.block_size is not None:
+                self._beyond += int((batch.counts * self.block_size < batch.inputs).sum())
         if not len(bad):
             return batch
         row = int(batch.rows[bad[0]])
