@@ -10,7 +10,7 @@ from __future__ import annotations
 from kvsched.trace.delimited import header_of, read_table
 from kvsched.trace.model import Trace
 from kvsched.trace.reading import Format, ReadOptions
-from kvsched.trace.roles import find_columns
+from kvsched.trace.roles import fixed_columns
 from kvsched.trace.source import Source
 
 COLUMNS = {"time": "TIMESTAMP", "input": "ContextTokens", "output": "GeneratedTokens"}
@@ -18,7 +18,9 @@ COLUMNS = {"time": "TIMESTAMP", "input": "ContextTokens", "output": "GeneratedTo
 
 def read(source: Source, options: ReadOptions) -> Trace:
     """Read an Azure CSV. O(R), as a stream. Raises InputError."""
-    table, _ = read_table(source, options, lambda header: find_columns(header, COLUMNS))
+    table, _ = read_table(
+        source, options, lambda header: fixed_columns(source.name, header, COLUMNS, {})
+    )
     return table.finish(source.path.name, FORMAT.name, "s")
 
 

@@ -7,26 +7,21 @@ failed), ``Total tokens``, ``Log Type``; in the newer files also ``Session ID`` 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from kvsched.trace.delimited import header_of, read_table
 from kvsched.trace.model import Trace
 from kvsched.trace.reading import Format, ReadOptions, counted
-from kvsched.trace.roles import find_columns
+from kvsched.trace.roles import fixed_columns
 from kvsched.trace.source import Source
 
 COLUMNS = {"time": "Timestamp", "input": "Request tokens", "output": "Response tokens"}
 OPTIONAL = {"model": "Model", "type": "Log Type", "session": "Session ID"}
 
 
-def _find(header: Sequence[str]) -> dict[str, int]:
-    there = {role: column for role, column in OPTIONAL.items() if column in header}
-    return find_columns(header, {**COLUMNS, **there})
-
-
 def read(source: Source, options: ReadOptions) -> Trace:
     """Read a BurstGPT CSV. O(R), as a stream. Raises InputError."""
-    table, _ = read_table(source, options, _find)
+    table, _ = read_table(
+        source, options, lambda header: fixed_columns(source.name, header, COLUMNS, OPTIONAL)
+    )
     failed = table.without_output
     notes: tuple[str, ...] = ()
     if failed:

@@ -10,6 +10,7 @@ import contextlib
 import csv
 import io
 import itertools
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -28,6 +29,7 @@ from kvsched.trace.table import LEAST, Batch, Table
 
 DELIMITERS = ",;\t|"
 _NOT_UTF8 = "not valid UTF-8"
+_BLANK_LINES = re.compile(rb"(?:[ \t\r]*\n)*(?:[ \t\r]*\Z)?")
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,8 @@ def delimiter_of(line: str) -> str:
 
 def header_of(head: bytes) -> list[str]:
     """The cells of the first line that is not blank, from the first bytes of a file."""
-    text = head.decode("utf-8", "replace").lstrip("\r\n")
+    blank = _BLANK_LINES.match(head)
+    text = head[blank.end() if blank else 0 :].decode("utf-8", "replace")
     line = text.split("\n", 1)[0].rstrip("\r")
     if not line.isprintable() and not line.replace("\t", "").isprintable():
         return []
@@ -92,7 +95,8 @@ def _pieces(source: Source) -> Iterator[bytes]:
 
 def _read_header(file: str, data: bytes, find: Find) -> tuple[Layout, bytes]:
     """The layout that the first row says, and the bytes after it."""
-    start = len(data) - len(data.lstrip(b"\r\n"))
+    blank = _BLANK_LINES.match(data)
+    start = 0 if blank is None else blank.end()
     # A header may itself have lines within quotes.
     end = start
     while end < len(data):
@@ -105,7 +109,9 @@ def _read_header(file: str, data: bytes, find: Find) -> tuple[Layout, bytes]:
         raise InputError(file, f"the header is {_NOT_UTF8}", 1) from error
     mark = delimiter_of(text)
     try:
-        header = next(csv.reader(io.StringIO(text, newline=""), delimiter=mark, strict=True), None)
+        header = next(
+            csv.reader(io.StringIO(text, newline="\n"), delimiter=mark, strict=True), None
+        )
     except csv.Error as error:
         raise InputError(file, f"the header is not valid CSV ({error})", 1) from error
     if header is None:
@@ -202,24 +208,25 @@ class _Rows:
     def _careful(self, text: str, first_line: int) -> Batch:
         """The rows one by one, up to the first fault, or without the bad ones."""
         reader = csv.reader(
-            io.StringIO(text, newline=""), delimiter=self._layout.delimiter, strict=True
+            io.StringIO(text, newline="\n"), delimiter=self._layout.delimiter, strict=True
         )
         numbers: list[int] = []
         found: list[dict[str, Any]] = []
         fault: InputError | None = None
         last = first_line + text.count("\n")
         while fault is None:
-            number = first_line + reader.line_num
+            before = reader.line_num
+            number = first_line + before
             try:
                 row = next(reader, None)
                 if row is None:
                     break
-                if not row:
+                if len(row) < 2 and not "".join(row).strip():
                     continue
                 values = self._careful_row(row)
             except csv.Error as error:
-                words = f"not valid CSV ({error})"
-                if first_line + reader.line_num > last or "unexpected end" in str(error):
+                words = f"not valid CSV ({str(error).partition(' - ')[0]})"
+                if any(sign in str(error) for sign in ("unexpected end", "larger than")):
                     # What stands after it cannot be told from what is in it: nothing to skip.
                     raise InputError(self._file, "a quote is not closed", number) from error
             except RowError as error:
@@ -233,11 +240,18 @@ class _Rows:
             if self._table.skipping is None:
                 fault = InputError(self._file, words, number)
             else:
-                self._table.skipping.add(number, words)
+                # A quote out of place may have swallowed good lines: all are counted.
+                self._table.skipping.add(number, words, count=reader.line_num - before)
         return self._packed(numbers, found, fault)
 
     def _careful_row(self, row: list[str]) -> dict[str, Any]:
         header = self._layout.header
+        for place, cell in enumerate(row):
+            try:
+                cell.encode()
+            except UnicodeEncodeError as error:
+                where = f' in "{header[place]}"' if place < len(header) else ""
+                raise RowError(f"{_NOT_UTF8}{where}") from error
         if len(row) != len(header):
             many = "1 cell" if len(row) == 1 else f"{len(row)} cells"
             raise RowError(f"has {many}, the header {len(header)}")
@@ -250,10 +264,6 @@ class _Rows:
         return values
 
     def _cell(self, role: str, text: str, name: str) -> Any:
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            raise RowError(f'"{name}" is {_NOT_UTF8}') from error
         if role == "blocks":
             return cells.blocks(text, name)
         if role == "sizes":
@@ -349,13 +359,14 @@ def read_table(source: Source, options: ReadOptions, find: Find) -> tuple[Table,
             if more:
                 table.add(rows.batch(more, line))
                 line += more.count(b"\n")
+                table.cut_short = not more.endswith(b"\n")
     return table, layout
 
 
 def read(source: Source, options: ReadOptions) -> Trace:
     """Read a CSV whose columns are named or told by their names. As `read_table`."""
     table, layout = read_table(
-        source, options, lambda header: roles.find_columns(header, options.columns)
+        source, options, lambda header: roles.find_columns(source.name, header, options.columns)
     )
     return table.finish(source.path.name, FORMAT.name, roles.usual_unit(layout.names()))
 

@@ -336,7 +336,7 @@ def read(source: Source, options: ReadOptions) -> Trace:
         lazy = pl.scan_parquet(where, glob=False, hive_partitioning=False)
         schema = lazy.collect_schema()
     header = list(schema.names())
-    places = roles.find_columns(header, options.columns)
+    places = roles.find_columns(source.name, header, options.columns)
     found = {role: header[place] for role, place in places.items()}
     table = Table(source.name, found, options, kept.get("block_size"), keep_empty=bool(kept))
     reader = _Reader(source.name, found, table)

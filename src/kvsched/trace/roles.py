@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Iterable, Mapping, Sequence
 
-from kvsched.foundation.errors import UsageError
+from kvsched.foundation.errors import InputError, UsageError
 
 REQUIRED = ("time", "input", "output")
 LABELS = ("session", "tenant", "type", "model")
@@ -84,12 +84,14 @@ def usual_role(column: str) -> str | None:
     return _MEANT.get(name)
 
 
-def find_columns(header: Sequence[str], given: Mapping[str, str] | None) -> dict[str, int]:
+def find_columns(
+    file: str, header: Sequence[str], given: Mapping[str, str] | None
+) -> dict[str, int]:
     """The place in ``header`` of every role that has a column.
 
     Columns that ``given`` names come first, others are told by their names. Raises UsageError,
-    naming the columns that exist, where a column is not there, stands twice, where two look like
-    one role, or where time, input or output has none.
+    naming the columns that exist, where a column that is given is not there or stands twice, and
+    InputError where two look like one role, or where time, input or output has none.
     """
     exist = f"the columns are {', '.join(header)}"
     found: dict[str, int] = {}
@@ -107,17 +109,29 @@ def find_columns(header: Sequence[str], given: Mapping[str, str] | None) -> dict
             continue
         if usual in found:
             both = f"{header[found[usual]]} and {column}"
-            raise UsageError(
-                f"{both} may both be the {usual}: choose with --columns {usual}=COLUMN"
-            )
+            fault = f"{both} may both be the {usual}: choose with --columns {usual}=COLUMN"
+            raise InputError(file, fault)
         found[usual] = place
-    for role in REQUIRED:
+    for role in (*REQUIRED, *(("blocks",) if "sizes" in found else ())):
         if role not in found:
-            raise UsageError(
-                f"no column is known as the {role}: say --columns {role}=COLUMN; {exist}"
-            )
-    if "sizes" in found and "blocks" not in found:
-        raise UsageError(f"sizes of blocks without their ids: say --columns blocks=COLUMN; {exist}")
+            fault = f"no column is known as the {role}: say --columns {role}=COLUMN; {exist}"
+            raise InputError(file, fault)
+    return found
+
+
+def fixed_columns(
+    file: str, header: Sequence[str], columns: Mapping[str, str], optional: Mapping[str, str]
+) -> dict[str, int]:
+    """The places of a format's own columns by role. Raises InputError where one is missing."""
+    found = {}
+    for role, column in {**columns, **optional}.items():
+        if header.count(column) == 1:
+            found[role] = header.index(column)
+        elif column in header:
+            raise InputError(file, f'"{column}" stands twice in the header')
+        elif role in columns:
+            exist = ", ".join(header)
+            raise InputError(file, f'"{column}" is not in the header; the columns are {exist}')
     return found
 
 

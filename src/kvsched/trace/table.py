@@ -116,6 +116,8 @@ class Table:
         self._misfit: tuple[int, str] | None = None
         self._keep_empty = keep_empty
         self._beyond = 0
+        self.cut_short = False
+        """Whether the last line has no newline."""
         self.without_output = 0
         """Rows added that have no output tokens."""
         self._dated: bool | None = None
@@ -259,7 +261,11 @@ class Table:
         if self._beyond:
             rows = counted(self._beyond, "prompt has", "prompts have")
             notes += (f"{rows} tokens after the blocks of {self.block_size}; no block covers them",)
-        return (*notes, TEXT_IDS) if self._texts else notes
+        if self._texts:
+            notes += (TEXT_IDS,)
+        if self.cut_short:
+            notes += ("the last line has no newline: it may be cut short",)
+        return notes
 
     def _clock(
         self, usual: str | None
@@ -275,7 +281,8 @@ class Table:
             late = None
             if "deadline" in self._found:
                 late = np.where(deadlines == MISSING, np.nan, (deadlines - first) / 1e9)
-            return (times - first) / 1e9, first / 1e9, "ns", ("timestamps are dates",), late
+            first_s = first // 10**9 + first % 10**9 / 1e9
+            return (times - first) / 1e9, first_s, "ns", ("timestamps are dates",), late
         named = roles.unit_of_name(self._found["time"])
         unit, notes = clock.find_unit(
             self._file, times, self._rows.finish(), given or named, usual or "s"
