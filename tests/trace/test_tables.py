@@ -28,6 +28,7 @@ from table_samples import (
 )
 
 from kvsched.foundation.errors import InputError, UsageError
+from kvsched.foundation.jit import compilation_enabled
 from kvsched.trace import cells
 from kvsched.trace.load import load_trace
 from kvsched.trace.model import Trace
@@ -381,6 +382,7 @@ def test_columns_on_the_command_line(tmp_path: Path) -> None:
     assert found["settings"]["columns"] == {"time": "t", "input": "p", "output": "g"}
 
 
+@pytest.mark.skipif(not compilation_enabled(), reason="long, as plain Python")
 def test_a_long_table_is_a_stream(tmp_path: Path) -> None:
     """64 MB of cells that nobody wants leave no trace in the memory."""
     row = b'%d,5,1,"' + b"x" * 4000 + b'"\n'

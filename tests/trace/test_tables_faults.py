@@ -12,6 +12,8 @@ from table_samples import (
     told,
 )
 
+from kvsched.foundation.jit import compilation_enabled
+
 HEAD = b"timestamp,input_length,output_length,hash_ids,session_id,turn\n"
 GOOD = b'1000,600,5,"[1, 2]",a,1\n'
 BAD_ROWS: dict[str, tuple[bytes, str]] = {
@@ -184,6 +186,7 @@ def test_wrong_columns(tmp_path: Path) -> None:
     assert "stands twice" in told(tmp_path, twice, columns="session=session_id")
 
 
+@pytest.mark.skipif(not compilation_enabled(), reason="long, as plain Python")
 def test_rows_in_several_pieces_are_numbered_on(tmp_path: Path) -> None:
     rows = b"".join(b"%d,600,5,1 2,session-%d,1\n" % (at, at % 3) for at in range(200_000))
     assert len(rows) > 4 << 20

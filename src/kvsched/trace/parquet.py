@@ -61,7 +61,9 @@ class _Column:
 
     def __init__(self, name: str, series: polars.Series) -> None:
         self.name = name
-        self.series = series
+        # A column without any value has no type: it fits all.
+        self.untyped = series.dtype == load_polars().Null
+        self.series = series.cast(load_polars().Float64) if self.untyped else series
         self.bad = np.zeros(len(series), bool)
         self._reasons: list[tuple[Any, str]] = []
 
@@ -162,9 +164,8 @@ def _labels(file: str, column: _Column) -> tuple[Int32s, Sequence[str]]:
     """Codes and names in order of first appearance; integers as their digits."""
     pl = load_polars()
     dtype = column.series.dtype
-    if not (
-        dtype.is_integer() or dtype in (pl.String, pl.Null) or dtype in (pl.Categorical, pl.Enum)
-    ):
+    named = dtype in (pl.String, pl.Categorical, pl.Enum)
+    if not (dtype.is_integer() or named or column.untyped):
         raise _of_type(file, column, "strings or integers")
     texts = column.series.cast(pl.String)
     names = texts.drop_nulls().unique(maintain_order=True)
@@ -184,8 +185,8 @@ def _lists(file: str, column: _Column) -> tuple[Any, polars.Series]:
         series = series.arr.to_list()
     if series.dtype == pl.String:
         raise _of_type(file, column, "lists")
-    if series.dtype == pl.Null:
-        series = series.cast(pl.List(pl.Int64))
+    if column.untyped:
+        series = pl.Series([None] * len(series), dtype=pl.List(pl.Int64))
     if not isinstance(series.dtype, pl.List):
         raise _of_type(file, column, "lists")
     holes = series.list.eval(pl.element().is_null().any()).list.first().fill_null(False).to_numpy()
@@ -269,7 +270,9 @@ class _Reader:
         deadlines = None
         if "deadline" in columns:
             deadlines, late_dated = _times(file, columns["deadline"], required=False)
-            if late_dated != dated:
+            if columns["deadline"].series.null_count() == rows:
+                deadlines = np.full(rows, scan.MISSING) if dated else np.full(rows, np.nan)
+            elif late_dated != dated:
                 raise _of_type(file, columns["deadline"], "dates" if dated else "numbers")
         labels = {r: _labels(file, columns[r]) for r in roles.LABELS if r in columns}
         bad = np.any([column.bad for column in columns.values()], axis=0)
