@@ -17,12 +17,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kvsched.foundation.errors import InputError, KvschedError, UsageError
-from kvsched.trace import parquet, parquet_out
+from kvsched.trace import parquet, parquet_export
 from kvsched.trace.check import structural_fault
 from kvsched.trace.generate import generate, preset
 from kvsched.trace.load import load_trace
 from kvsched.trace.model import Labels, Origin, Trace
-from kvsched.trace.parquet_out import root_scopes, write_parquet
+from kvsched.trace.parquet_export import root_scopes, write_parquet
 
 NOTHING: tuple[str, ...] = ()
 
@@ -354,7 +354,7 @@ def test_real_traces(name: str, shared_traces: Path, tmp_path: Path) -> None:
 def test_rows_in_several_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trace = generate(preset("chat", requests=200), 5)
     monkeypatch.setattr(parquet, "ROWS", 7)
-    monkeypatch.setattr(parquet_out, "_ROWS", 11)
+    monkeypatch.setattr(parquet_export, "_ROWS", 11)
     assert written_and_read(tmp_path, trace).digest == trace.digest
     frame = pl.read_parquet(tmp_path / "out.parquet")
     broken = frame.with_columns(

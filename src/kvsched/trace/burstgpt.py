@@ -36,7 +36,7 @@ def sniff(head: bytes) -> bool:
 
 FORMAT = Format(
     name="burstgpt",
-    title="BurstGPT CSV: Timestamp, Model, Request tokens, Response tokens, ...",
+    title="BurstGPT CSV: Timestamp, Model, Request tokens, Response tokens",
     suffixes=(".csv",),
     sniff=sniff,
     read=read,

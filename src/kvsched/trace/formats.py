@@ -3,20 +3,40 @@
 from __future__ import annotations
 
 from kvsched.foundation.errors import InputError, UsageError
-from kvsched.trace import azure, burstgpt, columns, delimited, mooncake, parquet, ragpulse, weka
+from kvsched.trace import (
+    azure,
+    bailian,
+    burstgpt,
+    columns,
+    delimited,
+    lmcache,
+    mooncake,
+    openai,
+    parquet,
+    ragpulse,
+    vllm_timed,
+    weka,
+)
 from kvsched.trace.reading import Format
 
 FORMATS: tuple[Format, ...] = (
     columns.FORMAT,
     parquet.FORMAT,
+    openai.FORMAT,
     ragpulse.FORMAT,
     weka.FORMAT,
+    bailian.FORMAT,
+    lmcache.FORMAT,
     mooncake.FORMAT,
+    vllm_timed.FORMAT,
     azure.FORMAT,
     burstgpt.FORMAT,
     delimited.FORMAT,
 )
 """In the order in which they are tried."""
+
+
+_LFS_POINTER = b"version https://git-lfs"
 
 
 def known_names() -> str:
@@ -39,6 +59,8 @@ def detect_format(file: str, head: bytes, named_columns: bool = False) -> Format
     """
     if not head:
         raise InputError(file, "the file is empty")
+    if head.startswith(_LFS_POINTER):
+        raise InputError(file, "a pointer of Git LFS, not the trace: `git lfs pull` fetches it")
     if named_columns and b"\0" not in head:
         return delimited.FORMAT
     for known in FORMATS:

@@ -15,12 +15,16 @@ from kvsched.trace.model import Trace
 from kvsched.trace.reading import Format, ReadOptions
 from kvsched.trace.roles import parse_columns
 from kvsched.trace.source import Progress, Source, os_fault
+from kvsched.trace.text import LEAST_RATIO, MOST_RATIO
 
 _FLAGS = {
     "time_unit": "--time-unit",
     "block_size": "--block-size",
     "session_arrivals": "--session-arrivals",
     "include_subagents": "--include-subagents",
+    "tokenizer": "--tokenizer",
+    "chat_template": "--chat-template",
+    "bytes_per_token": "--bytes-per-token",
     "columns": "--columns",
 }
 
@@ -34,6 +38,9 @@ def load_trace(
     session_arrivals: str = "zero",
     seed: int = 0,
     include_subagents: bool = False,
+    tokenizer: str | os.PathLike[str] | None = None,
+    chat_template: str | os.PathLike[str] | None = None,
+    bytes_per_token: float | None = None,
     skip_bad_rows: bool = False,
     columns: str | Mapping[str, str] | None = None,
     progress: Progress | None = None,
@@ -43,9 +50,10 @@ def load_trace(
     ``format`` is told from the content unless named; ``.gz`` and ``.zst`` of each are read.
     ``time_unit`` (s, ms, us, ns) and ``block_size`` (tokens) override what the format has.
     ``session_arrivals`` (``zero`` or ``poisson:RATE`` sessions a second, from ``seed``) places
-    sessions that have no common clock. ``skip_bad_rows`` leaves bad rows out and counts them in
-    ``origin.notes``. ``columns`` names a table's columns by role, as in
-    ``time=TIMESTAMP,input=prompt_tokens``. ``progress`` is told the bytes read and in all.
+    sessions that have no common clock. Logs of messages need ``tokenizer`` (the path of a
+    tokenizer.json) and ``chat_template``, or ``bytes_per_token``. ``skip_bad_rows`` leaves bad
+    rows out and counts them in ``origin.notes``. ``columns`` names a table's columns by role, as
+    in ``time=TIMESTAMP,input=prompt_tokens``. ``progress`` is told the bytes read and in all.
 
     Raises InputError, which names file, row and fault, and UsageError for a wrong option.
     """
@@ -53,12 +61,19 @@ def load_trace(
     if block_size is not None and not 1 <= block_size <= MOST_TOKENS:
         raise UsageError(f"block size {block_size} is out of range: 1 to {MOST_TOKENS} tokens")
     parse_arrivals(session_arrivals)
+    if bytes_per_token is not None and not LEAST_RATIO <= bytes_per_token <= MOST_RATIO:
+        raise UsageError(
+            f"{bytes_per_token:g} bytes a token are out of range: {LEAST_RATIO:g} to {MOST_RATIO:g}"
+        )
     options = ReadOptions(
         time_unit=time_unit,
         block_size=block_size,
         session_arrivals=session_arrivals,
         seed=seed,
         include_subagents=include_subagents,
+        tokenizer=None if tokenizer is None else os.fspath(tokenizer),
+        chat_template=None if chat_template is None else os.fspath(chat_template),
+        bytes_per_token=bytes_per_token,
         skip_bad_rows=skip_bad_rows,
         columns=parse_columns(columns),
         progress=progress,
