@@ -21,8 +21,10 @@ def command(
     import numpy as np
 
     from kvsched.replay.curve import lru_curve
+    from kvsched.trace.check import require_blocks
 
     opened = open_trace(source)
+    require_blocks(opened)
     curve = lru_curve(opened)
     spaced = np.geomspace(1, max(opened.nodes, 1), points)
     blocks = [int(each) for each in np.unique(np.rint(spaced).astype(np.int64))]

@@ -76,6 +76,15 @@ BytesPerToken = Annotated[
 SkipBadRows = Annotated[
     bool, typer.Option("--skip-bad-rows", help="Leave bad rows out, and say how many.")
 ]
+Columns = Annotated[
+    str | None,
+    typer.Option(
+        "--columns",
+        metavar="ROLE=COLUMN,…",
+        help="Columns of a CSV or Parquet table: time, input, output, blocks, sizes, session, "
+        "tenant, type, model, turn, priority, deadline, delay.",
+    ),
+]
 CapacityBlocks = Annotated[
     int | None, typer.Option("--capacity-blocks", help="Capacity in blocks of the trace.")
 ]
@@ -137,6 +146,7 @@ class TraceOptions:
     chat_template: ChatTemplate = None
     bytes_per_token: BytesPerToken = None
     skip_bad_rows: SkipBadRows = False
+    columns: Columns = None
 
     @property
     def as_json(self) -> bool:
@@ -196,6 +206,7 @@ def open_trace(source: TraceOptions) -> Trace:
             chat_template=source.chat_template,
             bytes_per_token=source.bytes_per_token,
             skip_bad_rows=source.skip_bad_rows,
+            columns=source.columns,
             progress=told,
         )
     for note in trace.origin.notes:

@@ -48,6 +48,7 @@ def command(
     from kvsched.cli.rows import check_rows_file, decision_rows, request_rows, write_rows
     from kvsched.policy.registry import make
     from kvsched.replay.run import replay
+    from kvsched.trace.check import require_blocks
 
     for file in (per_request, dump_decisions):
         check_rows_file(file)
@@ -56,6 +57,7 @@ def command(
     chosen = make(policy)
     found_model, found_gpu = find_hardware(asked)
     opened = open_trace(source)
+    require_blocks(opened)
     capacity = find_capacity(asked, opened, found_model, found_gpu)
     if capacity is None:
         raise UsageError(

@@ -250,9 +250,11 @@ def _study(
     from kvsched.report.html import render_html
     from kvsched.study.files import PARTIAL, prepare_folder, write_study
     from kvsched.study.run import study
+    from kvsched.trace.check import require_blocks
 
     find_hardware(asked)
     trace = open_trace(source)
+    require_blocks(trace)
     model, gpu, capacity = _capacity(asked, trace, tokens)
     fresh = not folder.exists()
     prepare_folder(folder)

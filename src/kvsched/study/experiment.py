@@ -42,6 +42,8 @@ class Experiment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """Count so many bytes as a token, for text without a tokenizer."""
     skip_bad_rows: bool = False
     """Leave bad rows out, and say how many."""
+    columns: str | None = None
+    """Columns of a CSV or Parquet table by role, as in time=TIMESTAMP,input=prompt_tokens."""
     capacity_blocks: int | None = None
     """Capacity in blocks of the trace."""
     capacity_tokens: int | None = None

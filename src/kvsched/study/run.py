@@ -36,6 +36,7 @@ from kvsched.study.result import PolicyRow, StudyResult
 from kvsched.study.resume import Partial
 from kvsched.study.reuse import hottest, returned, reuse_gaps, time_to_reuse
 from kvsched.study.worth import Worth, worth
+from kvsched.trace.check import require_blocks
 from kvsched.trace.model import Trace
 
 DEFAULT_POLICIES = ("lru", "fifo", "lfu", "slru", "chapter", "decay")
@@ -148,8 +149,7 @@ def _plan(
             f"the capacity counts blocks of {capacity.block_size} tokens, "
             f"the trace blocks of {trace.unit_tokens}"
         )
-    if not trace.references:
-        raise UsageError("the trace has no blocks to cache: nothing can be studied")
+    require_blocks(trace)
     own = make(options.policy)
     made, warnings = _runnable(asked_policies(options), own, trace, options)
     curve = curves.exact_curve(trace)
