@@ -264,6 +264,9 @@ def find_capacity(
         found = catalog.capacity_from_blocks(options.capacity_blocks, trace.block_size)
     elif options.capacity_tokens is not None:
         found = catalog.capacity_from_tokens(options.capacity_tokens, trace.unit_tokens)
+        if trace.unequal:
+            said = f"{found.tokens:,} tokens; blocks take as many as they have."
+            found = msgspec.structs.replace(found, derivation=(said,))
     elif model is not None and gpu is not None:
         return catalog.capacity_from_gpu(
             gpu,

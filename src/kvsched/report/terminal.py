@@ -153,10 +153,8 @@ def _targets(result: StudyResult) -> list[RenderableType]:
     for row in result.policies:
         cells = [sizes.get((row.policy, each), DASH) for each in shares]
         table.add_row(escape(name(row.policy)), *cells, knees.get(row.policy, DASH))
-    return [
-        table,
-        "[dim]exact for lru; for the others on the grid: smallest (≤), knee (≈)[/dim]",
-    ]
+    others = "exact for lru; for the others on the grid" if exact else "on the grid"
+    return [table, f"[dim]{others}: smallest (≤), knee (≈)[/dim]"]
 
 
 def _size(blocks: int | None, size: float | None) -> str:
