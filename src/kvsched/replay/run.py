@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -20,7 +21,9 @@ from kvsched.policy.lru import LRU
 from kvsched.policy.registry import fault_of, make
 from kvsched.replay.loop import Counts, Decisions, replay_loop
 from kvsched.replay.lru_runs import lru_replay
+from kvsched.replay.scale import scaled_capacity
 from kvsched.trace.model import Trace
+from kvsched.trace.sample import SampledTrace
 
 MOST_BLOCKS = 2**31 - 1
 """Blocks are numbered with 32 bits."""
@@ -52,12 +55,12 @@ class Replay:
     @property
     def hit_blocks(self) -> int:
         """Block references that were hits."""
-        return int(self.request_hits.sum(dtype=np.int64))
+        return int(self.trace.prefix_blocks(self.request_hits).sum())
 
     @property
     def total_blocks(self) -> int:
         """All block references."""
-        return self.trace.references
+        return self.trace.total_references
 
     @property
     def hit_tokens(self) -> int:
@@ -71,8 +74,14 @@ class Replay:
 
     @property
     def evictions(self) -> int:
-        """Blocks that left to make room."""
-        return int(self.request_evictions.sum(dtype=np.int64))
+        """Blocks that left to make room: what was stored and is not there at the end."""
+        return self.stored_blocks - self.resident_blocks
+
+    @property
+    def stored_blocks(self) -> int:
+        """Blocks stored, as often as they were."""
+        touched = self.trace.prefix_blocks(self.request_hits + self.request_stored)
+        return int(touched.sum()) - self.hit_blocks
 
     @property
     def block_hit_ratio(self) -> float | None:
@@ -169,7 +178,8 @@ def replay(
     reference compiled; memory about 30 bytes a node. Raises UsageError for an unknown policy or
     an impossible capacity.
     """
-    capacity = check_capacity(capacity_blocks)
+    asked = check_capacity(capacity_blocks)
+    capacity = asked if not isinstance(trace, SampledTrace) else scaled_capacity(trace, asked)
     chosen = make(policy)
     if compiled is None:
         compiled = compilation_enabled()
@@ -180,7 +190,7 @@ def replay(
     if type(chosen) is LRU and fast:
         used = lru_replay(trace, capacity, counts, log, compiled)
     else:
-        setup = Setup(trace.nodes, capacity, trace.block_size, trace)
+        setup = Setup(trace.nodes, asked, trace.block_size, trace)
         with _blamed_on(chosen, "its prepare fails"):
             state = chosen.prepare(setup)
         table = empty_table(trace.parent, trace.depth, trace.tokens)
@@ -195,4 +205,8 @@ def replay(
             )
     total = int(counts.evicted.sum(dtype=np.int64))
     kept = Decisions(log.victim[:total], log.incoming[:total]) if decisions else None
-    return Replay(trace, chosen, capacity, *counts, int(used), kept)
+    result = Replay(trace, chosen, asked, *counts, int(used), kept)
+    if isinstance(trace, SampledTrace):
+        resident = asked if used == capacity else result.stored_blocks
+        result = dataclasses.replace(result, resident_blocks=resident)
+    return result
