@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +12,7 @@ NONE = -1
 
 
 class Table(NamedTuple):
-    """Columns over N nodes. The first three are given, the last two belong to the kernel."""
+    """Columns over N nodes. The first three and the room are given, two belong to the kernel."""
 
     parent: NDArray[np.int32]
     """(N,) parent node, -1 for a root."""
@@ -24,11 +24,17 @@ class Table(NamedTuple):
     """(N,) 1 while the node is in the cache."""
     children: NDArray[np.int32]
     """(N,) resident children; kept only for policies that track leaves."""
+    room: NDArray[Any]
+    """(N,) integers: what each takes of the capacity, where the kernel is weighted."""
 
 
 def empty_table(
-    parent: NDArray[np.int32], depth: NDArray[np.int32], tokens: NDArray[np.int32]
+    parent: NDArray[np.int32],
+    depth: NDArray[np.int32],
+    tokens: NDArray[np.int32],
+    room: NDArray[Any] | None = None,
 ) -> Table:
-    """Return a table over a forest with nothing resident. O(N)."""
+    """Return a table over a forest with nothing resident; the room is the tokens if None. O(N)."""
     nodes = len(parent)
-    return Table(parent, depth, tokens, np.zeros(nodes, np.uint8), np.zeros(nodes, np.int32))
+    resident, children = np.zeros(nodes, np.uint8), np.zeros(nodes, np.int32)
+    return Table(parent, depth, tokens, resident, children, tokens if room is None else room)

@@ -68,7 +68,11 @@ class SampledTrace(Trace):
     """(N,) whether the node is kept for its references, with weight 1."""
     whole_starts: Int64s = field(default_factory=lambda: np.zeros(1, np.int64))
     """(R+1,) the whole trace's ``starts``."""
+    whole_tokens: Int64s = field(default_factory=lambda: np.zeros(0, np.int64))
+    """(R,) tokens that each chain of the whole trace covers."""
     whole_nodes: int = 0
+    reach: Int64s = field(default_factory=lambda: np.zeros(0, np.int64))
+    """(N,) tokens from the root to each node, itself included."""
 
     @property
     def total_references(self) -> int:
@@ -90,10 +94,26 @@ class SampledTrace(Trace):
         """(N,) nodes of the whole that each stands for."""
         return np.where(self.always, 1, self.settings.one_in).astype(np.int64)
 
+    @property
+    def weighted(self) -> bool:
+        """Whether nodes take different room: those drawn stand for ``one_in``."""
+        return self.unequal or self.settings.one_in > 1
+
     @functools.cached_property
-    def whole_tokens(self) -> Int64s:
-        """(R,) tokens that each chain of the whole trace covers."""
-        return np.minimum(np.diff(self.whole_starts) * self.block_size, self.input_tokens)
+    def room(self) -> Int64s:
+        """(N,) what each node takes of a capacity: as much as the nodes it stands for."""
+        return self.node_weight * self.tokens if self.unequal else self.node_weight
+
+    @functools.cached_property
+    def slack(self) -> int:
+        """Half of what a node drawn takes more than one: capacities are rounded, not cut."""
+        unit = round(float(self.tokens.mean())) if self.unequal and self.nodes else 1
+        return (self.settings.one_in - 1) * unit // 2
+
+    @property
+    def path_tokens(self) -> Int64s:
+        """(N,) as ``reach``."""
+        return self.reach
 
     @functools.cached_property
     def tail_tokens(self) -> Int64s:
@@ -141,10 +161,10 @@ class SampledTrace(Trace):
         begin = self.starts[:-1]
         if not len(self.chains):
             return np.zeros(len(self), np.int64)
-        depth = self.depth[self.chains].astype(np.int64)
-        last = depth[np.maximum(begin + k - 1, 0)]
-        following = depth[np.minimum(begin + k, len(depth) - 1)]
-        place = (last + following + 1) * self.block_size // 2
+        last = self.chains[np.maximum(begin + k - 1, 0)]
+        following = self.chains[np.minimum(begin + k, len(self.chains) - 1)]
+        place = (self.reach[last] + self.reach[following]) // 2
+        place -= self.tokens[following] // 2
         place = np.where(k == self.chain_blocks, self.whole_tokens, place)
         place = np.where(k == 0, 0, np.minimum(place, self.whole_tokens))
         total = int(place.sum())
@@ -269,6 +289,22 @@ def _contract(
         new_starts[request + 1] = at
 
 
+@hot
+def _add_parents(parent: Int32s, tokens: Int64s) -> None:
+    for node in range(len(parent)):
+        if parent[node] >= 0:
+            tokens[node] += tokens[parent[node]]
+
+
+def _path_tokens(trace: Trace) -> Int64s:
+    tokens = trace.tokens.astype(np.int64)
+    if trace.unequal:
+        _add_parents(trace.parent, tokens)
+        return tokens
+    whole: Int64s = trace.depth * np.int64(trace.block_size) + tokens
+    return whole
+
+
 def _contracted(
     trace: Trace,
     kept: NDArray[np.bool_],
@@ -283,7 +319,10 @@ def _contracted(
     chains = np.empty(int(used[kept].sum()), np.int32)
     near = np.empty(trace.nodes, np.int32)
     _contract(trace.parent, kept, trace.starts, trace.chains, near, parent, starts, chains)
-    whole = trace.whole_starts if isinstance(trace, SampledTrace) else trace.starts
+    if isinstance(trace, SampledTrace):
+        whole_starts, whole_tokens, reach = trace.whole_starts, trace.whole_tokens, trace.reach
+    else:
+        whole_starts, whole_tokens, reach = trace.starts, trace.chain_tokens, _path_tokens(trace)
     same = {each.name: getattr(trace, each.name) for each in dataclasses.fields(Trace)}
     same.update(
         starts=starts,
@@ -298,8 +337,10 @@ def _contracted(
         settings=settings,
         path=path[kept],
         always=always[kept],
-        whole_starts=whole,
+        whole_starts=whole_starts,
+        whole_tokens=whole_tokens,
         whole_nodes=trace.total_nodes,
+        reach=reach[kept],
     )
 
 
