@@ -75,7 +75,7 @@ class Replay:
     @property
     def evictions(self) -> int:
         """Blocks that left to make room: what was stored and is not there at the end."""
-        return self.stored_blocks - self.resident_blocks
+        return max(self.stored_blocks - self.resident_blocks, 0)
 
     @property
     def stored_blocks(self) -> int:

@@ -121,11 +121,13 @@ class SampledTrace(Trace):
         return self.input_tokens - self.whole_tokens
 
     @functools.cached_property
-    def _blocks_to(self) -> Int64s:
+    def blocks_to(self) -> Int64s:
+        """(B+1,) blocks that all sampled references before each stand for; exact in all."""
         return _scaled_sums(self.node_weight[self.chains], self.total_references)
 
     @functools.cached_property
-    def _tokens_to(self) -> Int64s:
+    def tokens_to(self) -> Int64s:
+        """(B+1,) tokens that all sampled references before each stand for; exact in all."""
         each = self.node_weight * self.tokens
         return _scaled_sums(each[self.chains], int(self.whole_tokens.sum()))
 
@@ -136,14 +138,14 @@ class SampledTrace(Trace):
 
     def prefix_blocks(self, blocks: NDArray[Any]) -> Int64s:
         """Return (R,) blocks that the first ``blocks[r]`` sampled nodes of each chain stand for."""
-        return self._along(self._blocks_to, blocks)
+        return self._along(self.blocks_to, blocks)
 
     def prefix_tokens(self, blocks: NDArray[Any]) -> Int64s:
         """Return (R,) tokens that the first ``blocks[r]`` sampled nodes of each chain stand for.
 
         Their sums are estimates; one request's alone is next to nothing.
         """
-        return self._along(self._tokens_to, blocks)
+        return self._along(self.tokens_to, blocks)
 
     @functools.cached_property
     def chain_tokens(self) -> Int64s:
