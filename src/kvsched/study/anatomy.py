@@ -59,7 +59,7 @@ def classify(
     known = tokens_up_to(seen)
     covered = tokens_up_to(trace.chain_blocks.astype(np.int32))
     ends_here = (trace.chain_blocks >= low) & (trace.chain_blocks < top)
-    tail = np.where(ends_here, trace.input_tokens - trace.chain_tokens, 0)
+    tail = np.where(ends_here, trace.tail_tokens, 0)
     return Classes(
         tokens=covered + tail,
         hit=hit,
@@ -172,7 +172,9 @@ def anatomy(policy: Replay, fit: Replay, bound: Replay, seen: NDArray[np.int32])
     turn = turns(trace)
     if turn is not None:
         by["turn"] = tuple(_grouped(classes, *_turn_groups(turn)))
-    by["depth"] = _by_depth(trace, hits)
+    if not trace.weighted:
+        # Places in a chain are depths, and blocks of one size, only where all nodes are there.
+        by["depth"] = _by_depth(trace, hits)
     if trace.duration_s > 0:
         by["window"] = tuple(_grouped(classes, *_window_groups(trace)))
     return Anatomy(
