@@ -12,6 +12,7 @@ from kvsched.foundation.errors import UsageError
 
 if TYPE_CHECKING:
     from kvsched.catalog import Accelerator, Capacity, Model
+    from kvsched.study.result import SampleSummary
     from kvsched.trace.model import Trace
 
 OUTPUTS = ("text", "json")
@@ -104,6 +105,32 @@ ReserveRunning = Annotated[
 ]
 
 
+Sample = Annotated[
+    str | None,
+    typer.Option(
+        "--sample",
+        metavar="RATE|auto",
+        help="Replay a sample of the trace's nodes, as 0.1 or 1/10; the results are estimates, "
+        "with their expected error. auto: a rate that fits the budget.",
+        show_default=False,
+    ),
+]
+SampleBudget = Annotated[
+    float,
+    typer.Option(
+        "--sample-budget", metavar="SECONDS", help="Nominal seconds of one core for --sample auto."
+    ),
+]
+
+
+@dataclass(frozen=True)
+class SampleOptions:
+    """Whether to replay all nodes or a sample."""
+
+    sample: Sample = None
+    sample_budget: SampleBudget = 60.0
+
+
 @dataclass(frozen=True)
 class TraceOptions:
     """Which trace, and how to open it; and the output's format, which shares its option."""
@@ -179,6 +206,22 @@ def open_trace(source: TraceOptions) -> Trace:
     return trace
 
 
+def open_sampled(source: TraceOptions, asked: SampleOptions, replays: int) -> Trace:
+    """Open the trace, and take the sample that was asked for; ``replays`` of it will follow."""
+    if asked.sample is None:
+        return open_trace(source)
+    from kvsched.replay.sampling import one_in_for, parse_sample
+    from kvsched.trace.sample import sample
+
+    one_in = parse_sample(asked.sample)
+    one_in_for(1, 1, asked.sample_budget)
+    trace = open_trace(source)
+    if one_in is None:
+        one_in = one_in_for(trace.references, replays, asked.sample_budget)
+        typer.echo(f"note: --sample auto took 1/{one_in}", err=True)
+    return sample(trace, one_in, source.seed)
+
+
 def find_hardware(options: CapacityOptions) -> tuple[Model | None, Accelerator | None]:
     """Look up the model and the accelerator that were named."""
     if options.model is None and options.gpu is None:
@@ -245,6 +288,13 @@ def find_capacity(
         return found
     size = catalog.bytes_per_block(model, **shape)
     return msgspec.structs.replace(found, bytes_per_block=size, ranks=options.tensor_parallel_size)
+
+
+def sample_line(found: SampleSummary) -> str:
+    """Say in one line what was sampled, and how far the hit ratios may be off."""
+    errors = [each.expected_error for each in found.errors]
+    off = f"hit ratios ± {100 * max(errors):.2f} points" if errors else ""
+    return f"1/{found.one_in:,}, seed {found.seed}: {found.nodes:,} nodes; expected error: {off}"
 
 
 def print_json(value: Any) -> None:

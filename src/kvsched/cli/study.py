@@ -13,10 +13,11 @@ import typer
 from kvsched.cli.groups import spread
 from kvsched.cli.options import (
     CapacityOptions,
+    SampleOptions,
     TraceOptions,
     find_capacity,
     find_hardware,
-    open_trace,
+    open_sampled,
     print_json,
 )
 from kvsched.foundation.errors import KvschedError
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 def command(
     source: TraceOptions,
     asked: CapacityOptions,
+    sampling: SampleOptions,
     policy: Annotated[
         str, typer.Option("--policy", help="Your engine's policy: its misses are explained.")
     ] = "lru",
@@ -68,7 +70,7 @@ def command(
         command=_again(),
     )
     try:
-        _study(source, asked, options, Path(output_dir))
+        _study(source, asked, sampling, options, Path(output_dir))
     except KeyboardInterrupt:
         typer.echo("kvsched: interrupted; the same command goes on from here", err=True)
         sys.exit(1)
@@ -91,15 +93,21 @@ def _again() -> str:
     return shlex.join(words).encode("utf-8", "replace").decode()
 
 
-def _study(source: TraceOptions, asked: CapacityOptions, options: Options, folder: Path) -> None:
+def _study(
+    source: TraceOptions,
+    asked: CapacityOptions,
+    sampling: SampleOptions,
+    options: Options,
+    folder: Path,
+) -> None:
     from kvsched.cli.progress import steps
     from kvsched.report.html import render_html
     from kvsched.study.files import PARTIAL, prepare_folder, write_study
     from kvsched.study.run import asked_policies, study
 
-    asked_policies(options)
+    policies = len(asked_policies(options))
     model, gpu = find_hardware(asked)
-    trace = open_trace(source)
+    trace = open_sampled(source, sampling, policies * options.points)
     capacity = find_capacity(asked, trace, model, gpu)
     fresh = not folder.exists()
     prepare_folder(folder)

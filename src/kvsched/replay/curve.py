@@ -34,6 +34,11 @@ class LRUCurve:
     """Blocks of capacity from one entry to the next."""
 
     @property
+    def exact(self) -> bool:
+        """Whether it is no estimate from a sample."""
+        return self.trace.references == self.trace.total_references
+
+    @property
     def capacities(self) -> NDArray[np.int64]:
         """(N+1,) the capacity in blocks that each entry is for."""
         return np.arange(len(self.hit_blocks), dtype=np.int64) * self.step

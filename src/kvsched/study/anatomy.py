@@ -172,8 +172,7 @@ def anatomy(policy: Replay, fit: Replay, bound: Replay, seen: NDArray[np.int32])
     turn = turns(trace)
     if turn is not None:
         by["turn"] = tuple(_grouped(classes, *_turn_groups(turn)))
-    if not trace.weighted:
-        # Places in a chain are depths, and blocks of one size, only where all nodes are there.
+    if trace.references == trace.total_references:  # in a sample, a place is no depth
         by["depth"] = _by_depth(trace, hits)
     if trace.duration_s > 0:
         by["window"] = tuple(_grouped(classes, *_window_groups(trace)))

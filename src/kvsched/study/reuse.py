@@ -77,9 +77,7 @@ def reuse_gaps(trace: Trace) -> Gaps:
     return Gaps(seen, runs[0], runs[1], _stand_for(trace, runs[1], runs[2]))
 
 
-def _stand_for(
-    trace: Trace, request: NDArray[np.int32], blocks: NDArray[np.int32]
-) -> NDArray[Any]:
+def _stand_for(trace: Trace, request: NDArray[np.int32], blocks: NDArray[np.int32]) -> NDArray[Any]:
     """Return (G,) blocks of the workload in each run; a request's runs follow one another."""
     if not isinstance(trace, SampledTrace):
         return blocks
@@ -212,7 +210,9 @@ def hottest(replay: Replay) -> tuple[tuple[Prefix, ...], SeenOnce]:
     alone = int((once * trace.node_weight).sum())
     share = alone / trace.total_nodes if trace.total_nodes else None
     return tuple(prefixes), SeenOnce(
-        blocks=alone, share=share, tokens=int((trace.tokens * once * trace.node_weight).sum(dtype=np.int64))
+        blocks=alone,
+        share=share,
+        tokens=int((trace.tokens * once * trace.node_weight).sum(dtype=np.int64)),
     )
 
 
