@@ -100,7 +100,7 @@ class LRUCurve:
         fit = int(np.searchsorted(lengths, capacity_blocks, side="right"))
         touched = int(sums[fit]) + (len(lengths) - fit) * capacity_blocks
         hits, _ = self.at(capacity_blocks)
-        return touched - hits - min(capacity_blocks, self.trace.total_nodes)
+        return max(touched - hits - min(capacity_blocks, self.trace.total_nodes), 0)
 
     def capacity_for(self, hit_tokens: float) -> int | None:
         """Smallest capacity in blocks that hits at least ``hit_tokens``, or None. O(log N)."""

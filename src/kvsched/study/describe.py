@@ -76,9 +76,9 @@ UNEQUAL = {
 SAMPLED = {
     "sample": "nodes are drawn by a hash of their path, and a node's parent is its nearest "
     "ancestor drawn; nodes with over 0.1% of the references are always kept and count 1, others "
-    "stand for as many as the rate says, also in the capacity; hits are scaled by the references of the "
-    "trace over those that the sample stands for. All counts of hits, evictions, classes and "
-    "reuse are estimates; requests, references, prompt tokens and distinct blocks are exact",
+    "stand for as many as the rate says, also in the capacity; first uses of nodes and later uses "
+    "are scaled to what the trace has of each. All counts of hits, evictions, classes and reuse "
+    "are estimates; requests, references, prompt tokens, distinct blocks and the ceiling are exact",
     "expected_error": "of a hit ratio in blocks: the standard error that four parts of the sample "
     "show by their differences, and how far the estimate moved from their rate to the sample's, "
     "as the root of both squares, over the grid's capacities",

@@ -57,8 +57,9 @@ class SampledTrace(Trace):
     Its chains and its forest hold the sample alone; ``depth`` and ``tokens`` are as they were, so
     the depth of a root may be above 0. What is counted along chains (`prefix_blocks`,
     `prefix_tokens`) and over nodes (`node_weight`) is an estimate for the whole: a node drawn
-    counts ``one_in``, one that is always kept counts 1, and hits are scaled by the references
-    that the whole has over those that the sample would give it (a ratio estimator).
+    counts ``one_in``, one that is always kept counts 1. First uses of nodes are scaled to the
+    whole's distinct nodes, later uses to the rest of its references (ratio estimators): so the
+    ceiling, and what was never seen before, come out exactly.
     """
 
     settings: SampleSettings = field(default_factory=lambda: SampleSettings(1))
@@ -71,6 +72,8 @@ class SampledTrace(Trace):
     whole_tokens: Int64s = field(default_factory=lambda: np.zeros(0, np.int64))
     """(R,) tokens that each chain of the whole trace covers."""
     whole_nodes: int = 0
+    whole_node_tokens: int = 0
+    """Tokens of the whole trace's distinct nodes."""
     reach: Int64s = field(default_factory=lambda: np.zeros(0, np.int64))
     """(N,) tokens from the root to each node, itself included."""
 
@@ -123,13 +126,29 @@ class SampledTrace(Trace):
     @functools.cached_property
     def blocks_to(self) -> Int64s:
         """(B+1,) blocks that all sampled references before each stand for; exact in all."""
-        return _scaled_sums(self.node_weight[self.chains], self.total_references)
+        return self._sums(self.node_weight, self.total_references, self.whole_nodes)
 
     @functools.cached_property
     def tokens_to(self) -> Int64s:
         """(B+1,) tokens that all sampled references before each stand for; exact in all."""
         each = self.node_weight * self.tokens
-        return _scaled_sums(each[self.chains], int(self.whole_tokens.sum()))
+        return self._sums(each, int(self.whole_tokens.sum()), self.whole_node_tokens)
+
+    def _sums(self, each: Int64s, total: int, of_nodes: int) -> Int64s:
+        """Return (B+1,) sums of ``each`` (N,) along all chains, scaled.
+
+        First uses come to ``of_nodes``, later ones to the rest of ``total``.
+        """
+        first = np.zeros(len(self.chains), np.bool_)
+        first[_first_uses(self.chains, self.nodes)] = True
+        values = each[self.chains].astype(np.float64)
+        for of, whole in ((first, of_nodes), (~first, total - of_nodes)):
+            found = float(values[of].sum())
+            if found:
+                values[of] *= whole / found
+        sums = np.zeros(len(values) + 1, np.int64)
+        sums[1:] = np.rint(np.cumsum(values))
+        return sums
 
     def _along(self, sums: Int64s, blocks: NDArray[Any]) -> Int64s:
         begin = self.starts[:-1]
@@ -138,6 +157,8 @@ class SampledTrace(Trace):
 
     def prefix_blocks(self, blocks: NDArray[Any]) -> Int64s:
         """Return (R,) blocks that the first ``blocks[r]`` sampled nodes of each chain stand for."""
+        if self.settings.one_in == 1:
+            return super().prefix_blocks(blocks)
         return self._along(self.blocks_to, blocks)
 
     def prefix_tokens(self, blocks: NDArray[Any]) -> Int64s:
@@ -145,11 +166,15 @@ class SampledTrace(Trace):
 
         Their sums are estimates; one request's alone is next to nothing.
         """
+        if self.settings.one_in == 1:
+            return super().prefix_tokens(blocks)
         return self._along(self.tokens_to, blocks)
 
     @functools.cached_property
     def chain_tokens(self) -> Int64s:
         """(R,) tokens that each chain stands for; their sum is exact."""
+        if self.settings.one_in == 1:
+            return self.whole_tokens
         return self.prefix_tokens(self.chain_blocks)
 
     def located_tokens(self, blocks: NDArray[Any]) -> Int64s:
@@ -159,6 +184,8 @@ class SampledTrace(Trace):
         where all are hit, nothing where none is. Scaled so that the sum is that of
         `prefix_tokens`. For what is not proportional to tokens, as attention's work.
         """
+        if self.settings.one_in == 1:
+            return super().prefix_tokens(blocks)
         k = np.minimum(blocks, self.chain_blocks)
         begin = self.starts[:-1]
         if not len(self.chains):
@@ -199,14 +226,14 @@ class SampledTrace(Trace):
         return _contracted(self, kept, self.always, self.path, settings)
 
 
-def _scaled_sums(each: Int64s, total: int) -> Int64s:
-    """Return (B+1,) sums of the first terms, scaled so that all come to ``total``."""
-    sums = np.zeros(len(each) + 1, np.int64)
-    np.cumsum(each, out=sums[1:])
-    if sums[-1] in (0, total):
-        return sums
-    scaled: Int64s = np.rint(sums * (total / int(sums[-1]))).astype(np.int64)
-    return scaled
+@hot
+def _first_uses(chains: Int32s, nodes: int) -> Int64s:
+    """Return (N,) the place of each node's first reference. O(B)."""
+    seen = np.full(nodes, -1, np.int64)
+    for place in range(len(chains)):
+        if seen[chains[place]] < 0:
+            seen[chains[place]] = place
+    return seen
 
 
 def step_hash(above: int, key: int) -> int:
@@ -323,7 +350,9 @@ def _contracted(
     _contract(trace.parent, kept, trace.starts, trace.chains, near, parent, starts, chains)
     if isinstance(trace, SampledTrace):
         whole_starts, whole_tokens, reach = trace.whole_starts, trace.whole_tokens, trace.reach
+        node_tokens = trace.whole_node_tokens
     else:
+        node_tokens = int(trace.tokens.sum(dtype=np.int64))
         whole_starts, whole_tokens, reach = trace.starts, trace.chain_tokens, _path_tokens(trace)
     same = {each.name: getattr(trace, each.name) for each in dataclasses.fields(Trace)}
     same.update(
@@ -342,6 +371,7 @@ def _contracted(
         whole_starts=whole_starts,
         whole_tokens=whole_tokens,
         whole_nodes=trace.total_nodes,
+        whole_node_tokens=node_tokens,
         reach=reach[kept],
     )
 
