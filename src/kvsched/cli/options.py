@@ -13,6 +13,7 @@ from kvsched.foundation.errors import UsageError
 if TYPE_CHECKING:
     from kvsched.catalog import Accelerator, Capacity, Model
     from kvsched.study.result import SampleSummary
+    from kvsched.trace.generate import Workload
     from kvsched.trace.model import Trace
 
 OUTPUTS = ("text", "json")
@@ -181,11 +182,9 @@ def split_format(values: list[str] | None) -> tuple[str, str | None]:
 def open_trace(source: TraceOptions) -> Trace:
     """Read the trace, or generate it from its preset; say on stderr what was left out."""
     if source.trace.startswith(PRESET):
-        from kvsched.trace.generate import generate, preset
+        from kvsched.trace.generate import generate
 
-        name = source.trace.removeprefix(PRESET)
-        changes = {} if source.block_size is None else {"block_size": source.block_size}
-        return generate(preset(name, **changes), source.seed)
+        return generate(_preset(source), source.seed)
     from kvsched.cli.progress import reading
     from kvsched.trace.load import load_trace
 
@@ -206,6 +205,13 @@ def open_trace(source: TraceOptions) -> Trace:
     return trace
 
 
+def _preset(source: TraceOptions) -> Workload:
+    from kvsched.trace.generate import preset
+
+    changes = {} if source.block_size is None else {"block_size": source.block_size}
+    return preset(source.trace.removeprefix(PRESET), **changes)
+
+
 def open_sampled(source: TraceOptions, asked: SampleOptions, replays: int) -> Trace:
     """Open the trace, and take the sample that was asked for; ``replays`` of it will follow."""
     if asked.sample is None:
@@ -215,11 +221,20 @@ def open_sampled(source: TraceOptions, asked: SampleOptions, replays: int) -> Tr
 
     one_in = parse_sample(asked.sample)
     one_in_for(1, 1, asked.sample_budget)
+
+    def rate(references: int) -> int:
+        if one_in is not None:
+            return one_in
+        chosen = one_in_for(references, replays, asked.sample_budget)
+        typer.echo(f"note: --sample auto took 1/{chosen}", err=True)
+        return chosen
+
+    if source.trace.startswith(PRESET):
+        from kvsched.trace.generate import generate_sampled
+
+        return generate_sampled(_preset(source), source.seed, rate)
     trace = open_trace(source)
-    if one_in is None:
-        one_in = one_in_for(trace.references, replays, asked.sample_budget)
-        typer.echo(f"note: --sample auto took 1/{one_in}", err=True)
-    return sample(trace, one_in, source.seed)
+    return sample(trace, rate(trace.references), source.seed)
 
 
 def find_hardware(options: CapacityOptions) -> tuple[Model | None, Accelerator | None]:

@@ -28,8 +28,8 @@ ALWAYS_ABOVE = 0.001
 MOST_ONE_IN = 1_000_000
 
 _WORD = 0xFFFFFFFF
-_HIGH_BITS = 31
-_SEED_STEP = 1 << 40
+HIGH_BITS = 31
+"""Of a path's hash, below those that draw it."""
 
 
 @dataclass(frozen=True)
@@ -255,20 +255,20 @@ def root_hash(seed: int, place: int) -> int:
 
     ``place`` tells apart roots of the same key, whose blocks are not shared: the first is 0.
     """
-    return step_hash(seed, place)
+    return step_hash(seed & 0x7FFFFFFFFFFFFFFF, place)
 
 
 @hot
-def _hash_paths(parent: Int32s, key: Int64s, place: Int64s, seed: int, path: Int64s) -> None:
+def _hash_paths(parent: Int32s, key: Int64s, start: Int64s, path: Int64s) -> None:
     root = 0
     for node in range(len(parent)):
         above = parent[node]
         if above < 0:
-            start = root_hash(seed, int(place[root]))
+            hashed = int(start[root])
             root += 1
         else:
-            start = int(path[above])
-        path[node] = step_hash(start, int(key[node]))
+            hashed = int(path[above])
+        path[node] = step_hash(hashed, int(key[node]))
 
 
 def path_hashes(trace: Trace, seed: int) -> Int64s:
@@ -281,8 +281,9 @@ def path_hashes(trace: Trace, seed: int) -> Int64s:
     counts = np.diff(np.append(fresh, len(roots)))
     if len(roots):
         place[order] = np.arange(len(roots)) - np.repeat(fresh, counts)
+    known = [root_hash(seed, each) for each in range(int(counts.max(initial=0)))]
     path = np.empty(trace.nodes, np.int64)
-    _hash_paths(trace.parent, trace.key, place, seed, path)
+    _hash_paths(trace.parent, trace.key, np.array(known, np.int64)[place], path)
     return path
 
 
@@ -386,5 +387,5 @@ def sample(trace: Trace, one_in: int, seed: int = 0) -> SampledTrace:
     path = path_hashes(trace, seed)
     used = np.bincount(trace.chains, minlength=trace.nodes)
     always = used > settings.always_above * trace.references
-    kept = always | ((path >> _HIGH_BITS) < settings.below)
+    kept = always | ((path >> HIGH_BITS) < settings.below)
     return _contracted(trace, kept, always, path, settings)
