@@ -59,7 +59,7 @@ class SampledTrace(Trace):
     `prefix_tokens`) and over nodes (`node_weight`) is an estimate for the whole: a node drawn
     counts ``one_in``, one that is always kept counts 1. First uses of nodes are scaled to the
     whole's distinct nodes, later uses to the rest of its references (ratio estimators): so the
-    ceiling, and what was never seen before, come out exactly.
+    ceiling, and what was never seen before, come out exactly but for rounding.
     """
 
     settings: SampleSettings = field(default_factory=lambda: SampleSettings(1))
@@ -377,13 +377,17 @@ def _contracted(
     )
 
 
-def sample(trace: Trace, one_in: int, seed: int = 0) -> SampledTrace:
+def sample(
+    trace: Trace, one_in: int, seed: int = 0, always_above: float = ALWAYS_ABOVE
+) -> SampledTrace:
     """Return ``trace`` contracted to one node in ``one_in``, and those used most.
+
+    ``always_above`` is the share of the references above which a node is always kept.
 
     O(B + N), 12 bytes a node beside the sample. At 1 nothing is left out and nothing estimated.
     Raises UsageError for an impossible rate.
     """
-    settings = SampleSettings(one_in, seed)
+    settings = SampleSettings(one_in, seed, always_above)
     path = path_hashes(trace, seed)
     used = np.bincount(trace.chains, minlength=trace.nodes)
     always = used > settings.always_above * trace.references
