@@ -62,9 +62,7 @@ def test_a_sample_is_marked_and_near(trace: Trace, whole: StudyResult) -> None:
     for estimate, row in zip(found.policies, whole.policies, strict=True):
         assert estimate.token_share == pytest.approx(row.token_share, abs=0.04)
     assert found.seen_once.share == pytest.approx(whole.seen_once.share, abs=0.03)
-    assert sum(found.reuse.blocks.counts) == pytest.approx(
-        sum(whole.reuse.blocks.counts), rel=0.01
-    )
+    assert sum(found.reuse.blocks.counts) == pytest.approx(sum(whole.reuse.blocks.counts), rel=0.01)
     # Left as the sample has them, the counts would be a tenth.
     assert sum(found.reuse.blocks.counts) > 2 * found.sample.references
 

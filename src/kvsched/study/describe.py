@@ -186,7 +186,6 @@ def config(options: Any, found: Capacity, policies: list[str], grid: list[int]) 
         "efficiency": options.efficiency,
         "kv_cache_dtype": options.kv_cache_dtype,
         "weight_dtype": options.weight_dtype,
-        **options.extra,
     }
 
 

@@ -51,8 +51,8 @@ Report = Callable[[str, int, int], None]
 class Options:
     """What to study."""
 
-    policies: tuple[str, ...] = DEFAULT_POLICIES
-    """Compared beside opt and opt-fit."""
+    policies: tuple[str, ...] | None = None
+    """Compared beside opt and opt-fit; None: `DEFAULT_POLICIES`, as far as the trace allows."""
     policy: str = "lru"
     """The engine's own: its misses are explained."""
     points: int = 12
@@ -67,8 +67,8 @@ class Options:
     """0: one a core."""
     command: str = ""
     """Command to print in the result; made up from the options if empty."""
-    extra: dict[str, Any] = field(default_factory=dict)
-    """Further configuration that the result should carry."""
+    experiment: dict[str, Any] = field(default_factory=dict)
+    """The experiment's file that says the same, for the result to carry."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,8 @@ def asked_policies(options: Options) -> dict[str, Policy]:
     own = make(options.policy)
     if own.looks_ahead:
         raise UsageError(f"policy {own.label} needs the future: no engine can run it")
-    asked: tuple[str | Policy, ...] = ("lru", *options.policies, own, *BOUNDS)
+    compared = DEFAULT_POLICIES if options.policies is None else options.policies
+    asked: tuple[str | Policy, ...] = ("lru", *compared, own, *BOUNDS)
     made: dict[str, Policy] = {}
     for policy in [make(each) for each in asked]:
         known = made.setdefault(policy.label, policy)
@@ -319,6 +320,7 @@ def _result(
         kvsched=VERSION,
         config=describe.config(plan.options, plan.capacity, list(plan.policies), plan.grid),
         command=plan.options.command,
+        experiment=plan.options.experiment,
         definitions=describe.definitions(trace),
         optimum_is_exact=not trace.unequal,
         trace=describe.trace(trace),

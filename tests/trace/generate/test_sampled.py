@@ -10,7 +10,7 @@ from kvsched.trace.sample import SampledTrace, sample
 
 
 def columns(trace: SampledTrace) -> dict[str, list[object]]:
-    found = {name: column.tolist() for name, column in trace.columns().items()}
+    found = {name: np.nan_to_num(each, nan=-1).tolist() for name, each in trace.columns().items()}
     for name in ("path", "always", "reach", "whole_starts", "whole_tokens"):
         found[name] = getattr(trace, name).tolist()
     return found
