@@ -202,7 +202,11 @@ def replay_summary(result: Replay, found: Capacity) -> dict[str, Any]:
         "capacity_gib": found.gib,
         "capacity_derivation": found.derivation,
         "definitions": {
-            **{name: definitions(result.trace)[name] for name in REPLAY_DEFINITIONS},
+            **{
+                name: text
+                for name, text in definitions(result.trace).items()
+                if name in REPLAY_DEFINITIONS or name in SAMPLED
+            },
             "total_tokens": "prompt tokens that the chains cover",
             "token_hit_ratio": "hit tokens over the prompt tokens that the chains cover",
         },
