@@ -82,6 +82,7 @@ class _Plan:
     model: Model | None
     gpu: Accelerator | None
     options: Options
+    warnings: tuple[str, ...]
 
     def gib(self, blocks: int) -> float | None:
         if self.capacity.bytes_per_block is None:
@@ -105,6 +106,26 @@ def asked_policies(options: Options) -> dict[str, Policy]:
         if type(known) is not type(policy) or known.values != policy.values:
             raise UsageError(f"two policies are called {policy.label}: give one another name")
     return made
+
+
+def _runnable(
+    made: dict[str, Policy], own: Policy, trace: Trace, options: Options
+) -> tuple[dict[str, Policy], tuple[str, ...]]:
+    """Leave out what nobody asked for by name and the trace cannot run; say which, and why.
+
+    Raises UsageError for one that was asked for.
+    """
+    kept: dict[str, Policy] = {}
+    warnings = []
+    for label, policy in made.items():
+        missing = policy.missing(trace)
+        if missing and options.policies is None and label != own.label:
+            columns = ", ".join(f"`{name}`" for name in missing)
+            warnings.append(f"{label} was left out: the trace does not have {columns}.")
+            continue
+        policy.check(trace)
+        kept[label] = policy
+    return kept, tuple(warnings)
 
 
 def default_capacity(trace: Trace) -> Capacity:
@@ -132,11 +153,11 @@ def _plan(
         )
     if not trace.references:
         raise UsageError("the trace has no blocks to cache: nothing can be studied")
-    made = asked_policies(options)
     own = make(options.policy)
+    made, warnings = _runnable(asked_policies(options), own, trace, options)
     curve = curves.exact_curve(trace)
     grid = curves.choose_grid(trace, curve, options.points, [capacity.blocks])
-    return _Plan(trace, made, own.label, capacity, grid, curve, model, gpu, options)
+    return _Plan(trace, made, own.label, capacity, grid, curve, model, gpu, options, warnings)
 
 
 def _run_here(plan: _Plan, report: Report) -> dict[str, Replay]:
@@ -338,6 +359,6 @@ def _result(
         returned=returned(own),
         worth=value,
         recommendation=advice,
-        warnings=describe.warnings(trace, value),
+        warnings=plan.warnings + describe.warnings(trace, value),
         sample=describe.sample(trace, errors),
     )
