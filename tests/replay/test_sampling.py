@@ -220,3 +220,23 @@ def test_plain_and_compiled_agree(monkeypatch: pytest.MonkeyPatch) -> None:
     again = sample(make_trace(paths, [1] * 200, [0] * 200), 3)
     assert [replay(again, name, 40).summary() for name in POLICIES] == compiled
     assert lru_curve(again).hit_blocks.tolist() == curve
+
+
+@pytest.mark.parametrize("policy", ["gdsf", "pgdsf"])
+def test_policies_that_count_context_see_the_whole_prompt(
+    policy: str, shared_traces: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They weigh how far down a prompt a block is: in a sample, a tenth of its ancestors is left.
+
+    With the context of the contracted chain, the state would differ.
+    """
+    trace = read(shared_traces / NAMES[0])
+    grid = whole(shared_traces / NAMES[0])[0]
+    true = np.array([replay(trace, policy, blocks).hit_blocks for blocks in grid])
+    found = sample(trace, 10)
+    hits = np.array([replay(found, policy, blocks).hit_blocks for blocks in grid])
+    assert float(np.abs(hits - true).mean()) / trace.references <= BAR
+    monkeypatch.setattr(SampledTrace, "begins", None)
+    blind = sample(trace, 10)
+    without = np.array([replay(blind, policy, blocks).hit_blocks for blocks in grid])
+    assert without.tolist() != hits.tolist()

@@ -26,6 +26,9 @@ class Table(NamedTuple):
     """(N,) resident children; kept only for policies that track leaves."""
     room: NDArray[Any]
     """(N,) integers: what each takes of the capacity, where the kernel is weighted."""
+    begins: NDArray[np.int64]
+    """(N,) tokens of a prompt before each node, where the forest lacks some of its ancestors (a
+    sample does); else (0,)."""
 
 
 def empty_table(
@@ -33,8 +36,11 @@ def empty_table(
     depth: NDArray[np.int32],
     tokens: NDArray[np.int32],
     room: NDArray[Any] | None = None,
+    begins: NDArray[np.int64] | None = None,
 ) -> Table:
     """Return a table over a forest with nothing resident; the room is the tokens if None. O(N)."""
     nodes = len(parent)
     resident, children = np.zeros(nodes, np.uint8), np.zeros(nodes, np.int32)
-    return Table(parent, depth, tokens, resident, children, tokens if room is None else room)
+    taken = tokens if room is None else room
+    before = np.zeros(0, np.int64) if begins is None else begins
+    return Table(parent, depth, tokens, resident, children, taken, before)

@@ -198,7 +198,7 @@ def replay(
         setup = Setup(trace.nodes, capacity + trace.slack, trace.unit_tokens, trace)
         with _blamed_on(chosen, "its prepare fails"):
             state = chosen.prepare(setup)
-        table = empty_table(trace.parent, trace.depth, trace.tokens, trace.room)
+        table = empty_table(trace.parent, trace.depth, trace.tokens, trace.room, trace.begins)
         loop = _bound(type(chosen), compiled, trace.weighted)
         arrays = (trace.time_s, trace.starts, trace.chains)
         with _blamed_on(chosen, "its hooks fail"):

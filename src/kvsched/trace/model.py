@@ -217,6 +217,11 @@ class Trace:
         return 0
 
     @property
+    def begins(self) -> Int64s | None:
+        """(N,) tokens of a prompt before each node, where ancestors were left out."""
+        return None
+
+    @property
     def path_tokens(self) -> Int64s | None:
         """(N,) tokens from the root to each node, itself included, where they are kept."""
         return None

@@ -113,6 +113,11 @@ class SampledTrace(Trace):
         unit = round(float(self.tokens.mean())) if self.unequal and self.nodes else 1
         return (self.settings.one_in - 1) * unit // 2
 
+    @functools.cached_property
+    def begins(self) -> Int64s:
+        """(N,) tokens of a prompt before each node."""
+        return self.reach - self.tokens
+
     @property
     def path_tokens(self) -> Int64s:
         """(N,) as ``reach``."""
