@@ -222,7 +222,7 @@ def test_plain_and_compiled_agree(monkeypatch: pytest.MonkeyPatch) -> None:
     assert lru_curve(again).hit_blocks.tolist() == curve
 
 
-@pytest.mark.parametrize("policy", ["gdsf", "pgdsf"])
+@pytest.mark.parametrize("policy", ["gdsf:attention_tokens=30000", "pgdsf"])
 def test_policies_that_count_context_see_the_whole_prompt(
     policy: str, shared_traces: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
