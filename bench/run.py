@@ -30,6 +30,7 @@ BENCHMARKS = {
     "startup": "startup",
     "study": "study",
     "memory": "memory",
+    "sampling": "sampling",
 }
 """In the order of the table; each is a module here with a `run`."""
 
