@@ -22,6 +22,10 @@ _BUILT_IN = {
     "slru": "kvsched.policy.slru:SLRU",
     "chapter": "kvsched.policy.chapter:Chapter",
     "decay": "kvsched.policy.decay:Decay",
+    "sieve": "kvsched.policy.sieve:Sieve",
+    "s3fifo": "kvsched.policy.s3fifo:S3FIFO",
+    "arc": "kvsched.policy.arc:ARC",
+    "wtinylfu": "kvsched.policy.wtinylfu:WTinyLFU",
     "opt": "kvsched.policy.opt:Opt",
     "opt-fit": "kvsched.policy.opt_fit:OptFit",
 }
