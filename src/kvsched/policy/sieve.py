@@ -18,6 +18,8 @@ LAP = 0
 HAND = 1
 AHEAD = 2
 HELD = 3
+FIRST = 4
+NEXT = 5
 
 
 class SieveState(NamedTuple):
@@ -26,17 +28,24 @@ class SieveState(NamedTuple):
     heap: Heap
     """By (lap of the hand, place)."""
     place: NDArray[np.int64]
-    """(N,) rank of each node's insertion: its place in the queue, the tail being the smallest."""
+    """(N,) place of each node in the queue, the tail being the smallest: the order of storing, in
+    which a head comes before what follows it in its chain."""
     visited: NDArray[np.uint8]
     """(N,) 1 if the node was hit since it was stored or the hand passed."""
     hand: NDArray[np.int64]
-    """(4,) the hand's lap, the place it passed last, the evictable nodes ahead of it, and all."""
+    """(6,) the hand's lap, the place it passed last, the evictable nodes ahead of it, and all;
+    the place of this request's root, and of the next one's."""
 
 
 def _go_round(state: SieveState) -> None:
     state.hand[LAP] += 1
     state.hand[HAND] = START
     state.hand[AHEAD] = state.hand[HELD]
+
+
+def _begin(table: Table, state: SieveState, request: int, now: float, last_rank: int) -> None:
+    state.hand[FIRST] = state.hand[NEXT]
+    state.hand[NEXT] = last_rank + 1
 
 
 def _on_hit(table: Table, state: SieveState, node: int, rank: int) -> None:
@@ -47,7 +56,7 @@ def _on_insert(table: Table, state: SieveState, node: int, rank: int) -> None:
     # A hand at the head starts again before something new is put there.
     if state.hand[AHEAD] == 0:
         _go_round(state)
-    state.place[node] = rank
+    state.place[node] = state.hand[FIRST] + table.depth[node]
     state.visited[node] = 0
 
 
@@ -102,14 +111,16 @@ class Sieve(Policy):
     fields of those names. A hit sets the bit and moves nothing; the hand clears it and goes on;
     at the head it starts again from the tail.
 
-    Closed under ancestors: the hand sees evictable nodes only. A node that cannot leave keeps its
-    bit and its place, and is met there when it can. Evictable nodes are in a heap by (the lap in
-    which the hand comes by, place), so the hand walks past nothing: O(log n) a node evicted or
-    cleared, and a bit is cleared once for each time it was set.
+    Closed under ancestors: the hand sees evictable nodes only. What cannot leave keeps its bit and
+    its place, and is met in the lap after it can; so a head, which stands before its tail, gets
+    most of a lap more than the paper's queue would give it. Evictable nodes are in a heap by (the
+    lap in which the hand comes by, place), and the hand walks past nothing: O(log n) for a node
+    evicted or a bit cleared, and a bit is cleared once for each time it was set.
     """
 
     name = "sieve"
     source = "SIEVE, NSDI'24"
+    begin = staticmethod(_begin)
     on_hit = staticmethod(_on_hit)
     on_insert = staticmethod(_on_insert)
     enter = staticmethod(_enter)
@@ -121,5 +132,5 @@ class Sieve(Policy):
         """Return a `SieveState` for ``setup``. O(N)."""
         nodes = setup.nodes
         heap = empty_heap(nodes, setup.capacity_blocks)
-        hand = np.array([0, START, 0, 0], np.int64)
+        hand = np.array([0, START, 0, 0, 0, 0], np.int64)
         return SieveState(heap, np.zeros(nodes, np.int64), np.zeros(nodes, np.uint8), hand)
