@@ -105,7 +105,7 @@ def lane_push(lanes: Lanes, lane: int, node: int, key: int, tie: int) -> None:
     lanes.order[node, KEY] = key
     lanes.order[node, TIE] = tie
     top = _merge(lanes, int(lanes.first[lane]), node)
-    tree[top, UP] = TOP - lane
+    tree[top, UP] = TOP - int(lane)
     lanes.first[lane] = top
 
 

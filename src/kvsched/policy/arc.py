@@ -105,7 +105,7 @@ def _on_evict(table: Table, state: ARCState, node: int) -> None:
             _forget(state, B2)
     state.target[NOW] = state.target[PENDING]
     lane_remove(state.lanes, node)
-    came_from = state.where[node]
+    came_from = int(state.where[node])
     counts[came_from] -= 1
     if remembered:
         ghosts = came_from + B1

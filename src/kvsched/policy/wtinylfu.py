@@ -89,7 +89,7 @@ def _to_probation(state: WTinyLFUState, segment: int) -> None:
 
 def _on_hit(table: Table, state: WTinyLFUState, node: int, rank: int) -> None:
     _count(state, node, rank)
-    segment = state.where[node]
+    segment = int(state.where[node])
     state.counts[segment] -= 1
     if segment == PROBATION:
         segment = PROTECTED
@@ -112,11 +112,13 @@ def _leave(table: Table, state: WTinyLFUState, node: int) -> None:
 
 
 def _victim(table: Table, state: WTinyLFUState, incoming: int, rank: int) -> int:
-    _count(state, incoming, rank)
     candidate = lane_first(state.lanes, WINDOW)
     rival = lane_first(state.lanes, PROBATION)
     if rival == NONE:
         rival = lane_first(state.lanes, PROTECTED)
+    if candidate == NONE and rival == NONE:
+        return NONE
+    _count(state, incoming, rank)
     if candidate == NONE:
         return rival
     if rival == NONE or sketch_count(state.sketch, candidate) <= sketch_count(state.sketch, rival):
@@ -126,7 +128,7 @@ def _victim(table: Table, state: WTinyLFUState, incoming: int, rank: int) -> int
 
 def _on_evict(table: Table, state: WTinyLFUState, node: int) -> None:
     lane_remove(state.lanes, node)
-    segment = state.where[node]
+    segment = int(state.where[node])
     state.counts[segment] -= 1
     if segment != PROBATION:
         unlink(state.links, node)
