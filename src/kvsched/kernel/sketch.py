@@ -28,9 +28,9 @@ class Sketch(NamedTuple):
     """(2,) additions since the last ageing, and at how many the next comes."""
 
 
-def empty_sketch(room: int, sample: int) -> Sketch:
-    """Return a sketch for about ``room`` nodes that ages at ``sample`` additions. O(room)."""
-    width = max(LEAST_WIDTH, 1 << (4 * room - 1).bit_length())
+def empty_sketch(counters: int, sample: int) -> Sketch:
+    """Return a sketch of ``counters`` or more that ages at ``sample`` additions. O(counters)."""
+    width = max(LEAST_WIDTH, 1 << (max(counters, 1) // ROWS - 1).bit_length())
     return Sketch(np.zeros((ROWS, width), np.uint8), np.array([0, sample], np.int64))
 
 

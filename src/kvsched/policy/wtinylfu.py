@@ -152,6 +152,7 @@ class WTinyLFU(Policy):
     parameters = {  # noqa: RUF012  # a class constant, typed in the base
         "window": Parameter(0.01, "share of the cache that the window has"),
         "protected": Parameter(0.8, "share of the main part that the protected segment has"),
+        "counters": Parameter(16.0, "counters of the sketch a block of room", 4.0),
         "sample": Parameter(10.0, "additions a block of room after which counts are halved", 1.0),
     }
     begin = staticmethod(_begin)
@@ -175,6 +176,9 @@ class WTinyLFU(Policy):
             np.zeros(2, np.int32),
             np.zeros(nodes, np.uint8),
             np.zeros(nodes, np.int64),
-            empty_sketch(min(capacity, nodes), int(self.values["sample"] * capacity)),
+            empty_sketch(
+                int(self.values["counters"] * min(capacity, nodes)),
+                int(self.values["sample"] * capacity),
+            ),
             np.array([0, 0, 0, window, protected, 0, NONE], np.int64),
         )
