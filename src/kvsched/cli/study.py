@@ -33,9 +33,13 @@ def command(
         str, typer.Option("--policy", help="Your engine's policy: its misses are explained.")
     ] = "lru",
     policies: Annotated[
-        str,
-        typer.Option("--policies", help="Compared beside the optima, separated by commas."),
-    ] = "lru,fifo,lfu,slru,chapter,decay",
+        str | None,
+        typer.Option(
+            "--policies",
+            help="Compared beside the optima, separated by commas.",
+            show_default="lru,fifo,lfu,slru,chapter,decay",
+        ),
+    ] = None,
     points: Annotated[
         int, typer.Option("--points", min=2, max=1000, help="Capacities on the curves' grid.")
     ] = 12,
@@ -58,7 +62,9 @@ def command(
     from kvsched.study.run import Options
 
     options = Options(
-        policies=tuple(name.strip() for name in policies.split(",") if name.strip()),
+        policies=None
+        if policies is None
+        else tuple(name.strip() for name in policies.split(",") if name.strip()),
         policy=policy,
         points=points,
         batch=batch,

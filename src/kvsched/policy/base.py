@@ -6,7 +6,8 @@ To add one, copy `lfu.py`, and add a line to `registry.py`.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -17,7 +18,8 @@ from kvsched.kernel import hooks
 from kvsched.kernel.heap import Heap, empty_heap, heap_peek, heap_push, heap_remove
 from kvsched.kernel.hooks import key
 from kvsched.kernel.table import Table
-from kvsched.trace.model import Trace
+from kvsched.policy.needs import Column, find_column, lacking, missing_columns
+from kvsched.trace.model import Labels, Trace
 
 
 @dataclass(frozen=True)
@@ -40,12 +42,40 @@ class Setup:
     block_size: int
     trace: Trace | None = None
     """The whole trace, future included; None in a live cache."""
+    columns: Mapping[str, Column] = field(default_factory=dict)
+    """What a live cache knows of its requests, by name; goes before the trace's own."""
 
     def future(self, policy: str) -> Trace:
         """Return the trace, for a policy that looks ahead. Raises UsageError in a live cache."""
         if self.trace is None:
             raise UsageError(f"policy {policy} needs the whole trace: it cannot run live")
         return self.trace
+
+    def column(self, name: str, policy: str) -> NDArray[Any]:
+        """Return (R,) one value a request, by the ``request`` that `begin` gets.
+
+        Codes where the column is of names, as `labels` explains them. Raises UsageError where
+        neither the trace nor the cache has it.
+        """
+        found = self._find(name, policy)
+        return found.codes if isinstance(found, Labels) else found
+
+    def labels(self, name: str, policy: str) -> Labels:
+        """Return a column of names. Raises UsageError like `column`."""
+        found = self._find(name, policy)
+        if not isinstance(found, Labels):
+            raise UsageError(f"policy {policy}: `{name}` is no column of names")
+        return found
+
+    def has(self, name: str) -> bool:
+        """Whether `column` would return one of that name."""
+        return not missing_columns((name,), self.trace, self.columns)
+
+    def _find(self, name: str, policy: str) -> Column:
+        found = find_column(name, self.trace, self.columns)
+        if found is None:
+            raise lacking(policy, name, self.trace)
+        return found
 
 
 class Policy:
@@ -57,6 +87,8 @@ class Policy:
     parameters: ClassVar[dict[str, Parameter]] = {}
     looks_ahead: ClassVar[bool] = False
     """Whether it needs the future, and so is a bound and no choice."""
+    needs: ClassVar[tuple[str, ...]] = ()
+    """Columns of requests that it cannot do without: ``priority``, ``session``, ``type``, …"""
 
     track_leaves: ClassVar[bool] = True
     begin: ClassVar[Any] = staticmethod(hooks.begin)
@@ -94,6 +126,20 @@ class Policy:
             if value != self.parameters[name].default
         ]
         return ":".join([self.name, *changed])
+
+    def needed(self) -> tuple[str, ...]:
+        """Return the columns that it needs with the parameters that it has: `needs`, or more."""
+        return self.needs
+
+    def missing(self, trace: Trace) -> list[str]:
+        """Return the columns that it needs and ``trace`` lacks. O(1)."""
+        return missing_columns(self.needed(), trace)
+
+    def check(self, trace: Trace) -> None:
+        """Raise UsageError if ``trace`` lacks a column that it needs, with how to give it."""
+        missing = self.missing(trace)
+        if missing:
+            raise lacking(self.label, missing[0], trace)
 
     def prepare(self, setup: Setup) -> Any:
         """Return the state that every hook gets: a NamedTuple of arrays, made for this run."""

@@ -166,11 +166,12 @@ def replay(
     ``policy`` is a name, ``path.py:Name``, ``module:Name``, a class or an instance.
     ``decisions=True`` keeps who left for whom. ``compiled=None`` compiles unless
     KVSCHED_COMPILED=0; ``fast=False`` keeps LRU from its fast path. Cost: 2 to 100 ns a block
-    reference compiled; memory about 30 bytes a node. Raises UsageError for an unknown policy or
-    an impossible capacity.
+    reference compiled; memory about 30 bytes a node. Raises UsageError for an unknown policy, one
+    that needs a column that the trace lacks, or an impossible capacity.
     """
     capacity = check_capacity(capacity_blocks)
     chosen = make(policy)
+    chosen.check(trace)
     if compiled is None:
         compiled = compilation_enabled()
     requests = len(trace)

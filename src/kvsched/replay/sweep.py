@@ -80,9 +80,12 @@ def sweep(
 ) -> list[Point]:
     """Replay ``trace`` under every policy at every capacity in blocks; in the order asked for.
 
-    Raises UsageError for an unknown policy or an impossible capacity, before anything runs.
+    Raises UsageError for an unknown policy, one that needs a column that the trace lacks, or an
+    impossible capacity, before anything runs.
     """
     made = [make(policy) for policy in policies]
+    for policy in made:
+        policy.check(trace)
     blocks = [check_capacity(capacity) for capacity in capacities]
     wanted = [(policy, capacity) for policy in made for capacity in blocks]
     found: dict[tuple[int, int], Point] = {}

@@ -52,8 +52,8 @@ Report = Callable[[str, int, int], None]
 class Options:
     """What to study."""
 
-    policies: tuple[str, ...] = DEFAULT_POLICIES
-    """Compared beside opt and opt-fit."""
+    policies: tuple[str, ...] | None = None
+    """Compared beside opt and opt-fit; None: `DEFAULT_POLICIES`, as far as the trace allows."""
     policy: str = "lru"
     """The engine's own: its misses are explained."""
     points: int = 12
@@ -83,6 +83,7 @@ class _Plan:
     model: Model | None
     gpu: Accelerator | None
     options: Options
+    warnings: tuple[str, ...]
 
     def gib(self, blocks: int) -> float | None:
         if self.capacity.bytes_per_block is None:
@@ -98,13 +99,34 @@ def asked_policies(options: Options) -> dict[str, Policy]:
     own = make(options.policy)
     if own.looks_ahead:
         raise UsageError(f"policy {own.label} needs the future: no engine can run it")
-    asked: tuple[str | Policy, ...] = ("lru", *options.policies, own, *BOUNDS)
+    compared = DEFAULT_POLICIES if options.policies is None else options.policies
+    asked: tuple[str | Policy, ...] = ("lru", *compared, own, *BOUNDS)
     made: dict[str, Policy] = {}
     for policy in [make(each) for each in asked]:
         known = made.setdefault(policy.label, policy)
         if type(known) is not type(policy) or known.values != policy.values:
             raise UsageError(f"two policies are called {policy.label}: give one another name")
     return made
+
+
+def _runnable(
+    made: dict[str, Policy], own: Policy, trace: Trace, options: Options
+) -> tuple[dict[str, Policy], tuple[str, ...]]:
+    """Leave out what nobody asked for by name and the trace cannot run; say which, and why.
+
+    Raises UsageError for one that was asked for.
+    """
+    kept: dict[str, Policy] = {}
+    warnings = []
+    for label, policy in made.items():
+        missing = policy.missing(trace)
+        if missing and options.policies is None and label != own.label:
+            columns = ", ".join(f"`{name}`" for name in missing)
+            warnings.append(f"{label} was left out: the trace does not have {columns}.")
+            continue
+        policy.check(trace)
+        kept[label] = policy
+    return kept, tuple(warnings)
 
 
 def default_capacity(trace: Trace) -> Capacity:
@@ -130,11 +152,11 @@ def _plan(
         )
     if not trace.references:
         raise UsageError("the trace has no blocks to cache: nothing can be studied")
-    made = asked_policies(options)
     own = make(options.policy)
+    made, warnings = _runnable(asked_policies(options), own, trace, options)
     curve = lru_curve(trace)
     grid = capacity_grid(curve, options.points, [capacity.blocks])
-    return _Plan(trace, made, own.label, capacity, grid, curve, model, gpu, options)
+    return _Plan(trace, made, own.label, capacity, grid, curve, model, gpu, options, warnings)
 
 
 def _run_here(plan: _Plan, report: Report) -> dict[str, Replay]:
@@ -348,5 +370,5 @@ def _result(plan: _Plan, here: dict[str, Replay], grid: dict[str, list[Point]]) 
         returned=returned(own),
         worth=value,
         recommendation=advice,
-        warnings=() if value is None else value.warnings,
+        warnings=plan.warnings + (() if value is None else value.warnings),
     )
