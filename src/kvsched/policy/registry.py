@@ -27,6 +27,8 @@ _BUILT_IN = {
     "s3fifo": "kvsched.policy.s3fifo:S3FIFO",
     "arc": "kvsched.policy.arc:ARC",
     "wtinylfu": "kvsched.policy.wtinylfu:WTinyLFU",
+    "marconi": "kvsched.policy.marconi:Marconi",
+    "wild": "kvsched.policy.wild:Wild",
     "mru": "kvsched.policy.mru:MRU",
     "filo": "kvsched.policy.filo:FILO",
     "priority": "kvsched.policy.priority:Priority",
