@@ -6,6 +6,8 @@ at every step. On chains of one block each is the published algorithm.
 
 from __future__ import annotations
 
+import math
+
 from oracle import Step, Workload
 
 Place = tuple[int, ...]
@@ -257,11 +259,108 @@ class WTinyLFU(Queues):
         self.shift(self.window, self.room)
 
 
+class Marconi(Queues):
+    """The oldest of each class of depths, compared by the paper's score."""
+
+    def __init__(self, work: Workload, capacity: int) -> None:
+        super().__init__(work, capacity)
+        self.last: dict[int, tuple[float, Place]] = {}
+
+    def hit(self, node: int) -> None:
+        self.last[node] = (self.work.time_s[self.now], self.touch(node))
+
+    def store(self, node: int, free: set[int]) -> None:
+        self.hit(node)
+
+    def likeness(self, node: int) -> tuple[int, int]:
+        depth = self.depth(node)
+        octave = depth.bit_length()
+        return (octave, depth if octave < 4 else depth >> (octave - 3))
+
+    def choose(self, free: set[int], incoming: int) -> int:
+        heads: dict[tuple[int, int], int] = {}
+        for node in sorted(free, key=lambda node: self.last[node][1]):
+            heads.setdefault(self.likeness(node), node)
+        now = self.work.time_s[self.now]
+        recency = {n: 1 / max(1.0, now - self.last[n][0]) for n in heads.values()}
+        flops = {n: float(self.depth(n)) for n in heads.values()}
+
+        def norm(of: dict[int, float], node: int) -> float:
+            low, high = min(of.values()), max(of.values())
+            return (of[node] - low) / (high - low) if high > low else 0.0
+
+        return min(
+            heads.values(),
+            key=lambda n: (0.1 * norm(flops, n) + norm(recency, n), self.last[n][1]),
+        )
+
+
+class Wild(Queues):
+    """All candidates compared: within a class the oldest is the least likely."""
+
+    def __init__(self, work: Workload, capacity: int) -> None:
+        super().__init__(work, capacity)
+        self.last: dict[int, tuple[float, Place]] = {}
+        self.kind: dict[int, Place] = {}
+        self.uses: dict[Place, int] = {}
+        self.gaps: dict[Place, list[float]] = {}
+        self.life = 0.0
+        self.left = 0
+        self.learnt: dict[Place, tuple[float, float]] = {}
+        self.learnt_at = -1
+        self.life_s, self.had_left = 0.0, False
+
+    def kind_of(self, node: int) -> Place:
+        return (min(6, self.work.type[self.now]), min(8, max(1, self.work.turn[self.now])))
+
+    def learn(self) -> None:
+        """What is known of each class when a request begins."""
+        if self.learnt_at == self.now:
+            return
+        self.learnt_at = self.now
+        self.life_s, self.had_left = self.life, self.left > 0
+        for kind in {*self.uses, *self.kind.values()}:
+            gaps = self.gaps.get(kind, [])
+            share = (len(gaps) + 1) / (self.uses[kind] + 2)
+            self.learnt[kind] = (share, (len(gaps) + 1) / (sum(gaps) + 60))
+
+    def hit(self, node: int) -> None:
+        self.learn()
+        time = self.work.time_s[self.now]
+        if node in self.last:
+            self.gaps.setdefault(self.kind[node], []).append(time - self.last[node][0])
+        kind = self.kind_of(node)
+        self.uses[kind] = self.uses.get(kind, 0) + 1
+        self.kind[node] = kind
+        self.last[node] = (time, self.touch(node))
+
+    def store(self, node: int, free: set[int]) -> None:
+        self.hit(node)
+
+    def chance(self, node: int) -> int:
+        share, rate = self.learnt.get(self.kind[node], (1 / 2, 1 / 60))
+        age = self.work.time_s[self.now] - self.last[node][0]
+        ln = math.log(share) - rate * age
+        if self.had_left:
+            ln += math.log(max(1 - math.exp(-rate * self.life_s), 1e-300))
+        return math.floor(ln * 2**20 + 0.5)
+
+    def choose(self, free: set[int], incoming: int) -> int:
+        self.learn()
+        return min(free, key=lambda n: (self.chance(n), -self.depth(n), self.last[n][1]))
+
+    def drop(self, node: int, incoming: int) -> None:
+        self.left = min(self.left + 1, self.capacity)
+        self.life += (self.work.time_s[self.now] - self.last[node][0] - self.life) / self.left
+
+
 QUEUES: dict[str, type[Queues]] = {
     "sieve": Sieve,
     "s3fifo": S3FIFO,
     "arc": ARC,
     "wtinylfu": WTinyLFU,
+    "marconi": Marconi,
+    "wild": Wild,
 }
 
 

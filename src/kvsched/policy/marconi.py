@@ -13,10 +13,11 @@ from kvsched.policy.base import Parameter, Policy, Setup
 
 CLASSES = 80
 """Enough for 2^21 blocks."""
-LEAST_AGE_S = 1e-3
+LEAST_AGE_S = 1.0
 
 ALPHA = 0
 NOW = 1
+USED = 2
 
 
 class MarconiState(NamedTuple):
@@ -28,7 +29,7 @@ class MarconiState(NamedTuple):
     used_s: NDArray[np.float64]
     """(N,) time of the last touch."""
     clock: NDArray[np.float64]
-    """(2,) the weight of FLOPs a byte, and now in seconds."""
+    """(3,) the weight of FLOPs a byte, now in seconds, and classes in use so far."""
 
 
 def _begin(table: Table, state: MarconiState, request: int, now: float, last_rank: int) -> None:
@@ -51,6 +52,7 @@ def _class_of(depth: int) -> int:
 
 def _enter(table: Table, state: MarconiState, node: int) -> None:
     lane = min(_class_of(int(table.depth[node])), CLASSES - 1)
+    state.clock[USED] = max(float(state.clock[USED]), lane + 1.0)
     lane_push(state.lanes, lane, node, state.touched[node], 0)
 
 
@@ -67,8 +69,9 @@ def _share(value: float, least: float, most: float) -> float:
 
 
 def _victim(table: Table, state: MarconiState, incoming: int, rank: int) -> int:
+    used = int(state.clock[USED])
     oldest, newest, shallowest, deepest = 1e300, 0.0, 1e300, 0.0
-    for lane in range(CLASSES):
+    for lane in range(used):
         node = lane_first(state.lanes, lane)
         if node != NONE:
             recency = _recency(state, node)
@@ -76,7 +79,7 @@ def _victim(table: Table, state: MarconiState, incoming: int, rank: int) -> int:
             depth = float(table.depth[node])
             shallowest, deepest = min(shallowest, depth), max(deepest, depth)
     chosen, lowest = NONE, 0.0
-    for lane in range(CLASSES):
+    for lane in range(used):
         node = lane_first(state.lanes, lane)
         if node != NONE:
             flops = _share(float(table.depth[node]), shallowest, deepest)
@@ -98,8 +101,8 @@ class Marconi(Policy):
 
     The score moves with time, so there is no heap of it: evictable nodes are in classes of about
     equal depth, each by last use, and the first of each are compared and give norm its ends. Exact
-    up to depth 8, and within a quarter of an octave of depth beyond. O(80) an eviction. Ages below
-    a millisecond count as one. Closed under ancestors: only evictable nodes are in the classes.
+    up to depth 8, and within a quarter of an octave of depth beyond. O(classes) an eviction, at
+    most 80. Ages below a second count as one. Closed under ancestors: only evictable nodes are in the classes.
     """
 
     name = "marconi"
@@ -118,6 +121,6 @@ class Marconi(Policy):
     def prepare(self, setup: Setup) -> Any:
         """Return a `MarconiState` for ``setup``. O(N)."""
         nodes = setup.nodes
-        clock = np.array([self.values["alpha"], 0.0])
+        clock = np.array([self.values["alpha"], 0.0, 0.0])
         lanes = empty_lanes(nodes, CLASSES)
         return MarconiState(lanes, np.zeros(nodes, np.int64), np.zeros(nodes), clock)
