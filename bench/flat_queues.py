@@ -126,9 +126,7 @@ def s3fifo(
     return hits
 
 
-def arc(
-    stream: Sequence[int], capacity: int, *, whole_steps: bool = False
-) -> list[bool]:
+def arc(stream: Sequence[int], capacity: int, *, whole_steps: bool = False) -> list[bool]:
     """FAST'03, figure 4. ``whole_steps``: p moves by whole numbers, ratios rounded down."""
     t1: Queue = OrderedDict()
     t2: Queue = OrderedDict()

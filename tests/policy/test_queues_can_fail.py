@@ -56,12 +56,19 @@ VARIANTS = {
     "a queue with tails before heads": Variant(
         "sieve", "_on_insert", "state.hand[FIRST] + table.depth[node]", "rank"
     ),
-    "a hit that moves": Variant("sieve", "_on_hit", "state.visited[node] = 1", "state.visited[node] = 1; state.place[node] = rank"),
-    "a bit that stays": Variant("sieve", "_victim", "state.visited[node] = 0", "state.place[node] += 0"),
+    "a hit that moves": Variant(
+        "sieve",
+        "_on_hit",
+        "state.visited[node] = 1",
+        "state.visited[node] = 1; state.place[node] = rank",
+    ),
+    "a bit that is never set": Variant("sieve", "_on_hit", "= 1", "= 0"),
     "a counter without a limit": Variant(
         "s3fifo", "_on_hit", "if state.uses[node] < MOST_USES:", "if state.uses[node] < 200:"
     ),
-    "a counter that moves along": Variant("s3fifo", "_into", "state.uses[node] = 0", "state.uses[node] += 0"),
+    "a counter that moves along": Variant(
+        "s3fifo", "_into", "state.uses[node] = 0", "state.uses[node] += 0"
+    ),
     "a ghost that is forgotten at once": Variant(
         "s3fifo", "_on_insert", "counts[GHOST] > counts[GHOST_ROOM]", "counts[GHOST] > 0"
     ),
@@ -77,22 +84,43 @@ VARIANTS = {
     "main never asked first": Variant(
         "s3fifo", "_victim", "if counts[SMALL] < counts[SMALL_ROOM]:", "if False:"
     ),
-    "main without another round": Variant("s3fifo", "_from_main", "state.uses[node] > 0:", "state.uses[node] > 1:"),
+    "main without another round": Variant(
+        "s3fifo", "_from_main", "state.uses[node] > 0:", "state.uses[node] > 1:"
+    ),
     "p in whole steps": Variant("arc", "_adapted", "max(1.0, two / one)", "max(1.0, two // one)"),
-    "p that moves one way": Variant("arc", "_adapted", "max(0.0, target - max(1.0, one / two))", "target"),
+    "p that moves one way": Variant(
+        "arc", "_adapted", "max(0.0, target - max(1.0, one / two))", "target"
+    ),
     "a tie that a ghost of B2 does not break": Variant(
         "arc", "_victim", "state.where[incoming] == B2 and", "False and"
     ),
-    "ghosts of B1 that stay": Variant("arc", "_on_evict", "                _forget(state, B1)\n", "                counts[B1] += 0\n"),
-    "a hit that stays in T1": Variant("arc", "_on_hit", "state.where[node] = T2\n    state.counts[T2] += 1", "state.counts[state.where[node]] += 1"),
-    "all of T1 remembered": Variant("arc", "_on_evict", "remembered = bool(counts[T1] < capacity)", "remembered = True"),
-    "a tie that the newcomer wins": Variant("wtinylfu", "_victim", "<= sketch_count", "< sketch_count"),
+    "ghosts of B1 that stay": Variant(
+        "arc",
+        "_on_evict",
+        "                _forget(state, B1)\n",
+        "                counts[B1] += 0\n",
+    ),
+    "a hit that stays in T1": Variant(
+        "arc",
+        "_on_hit",
+        "state.where[node] = T2\n    state.counts[T2] += 1",
+        "state.counts[state.where[node]] += 1",
+    ),
+    "all of T1 remembered": Variant(
+        "arc", "_on_evict", "remembered = bool(counts[T1] < capacity)", "remembered = True"
+    ),
+    "a tie that the newcomer wins": Variant(
+        "wtinylfu", "_victim", "<= sketch_count", "< sketch_count"
+    ),
     "a miss that is not counted": Variant(
         "wtinylfu", "_on_insert", "    _count(state, node, rank)\n", ""
     ),
     "a touch counted twice": Variant("wtinylfu", "_count", "state.counts[COUNTED] != rank", "True"),
     "a protected segment without a limit": Variant(
-        "wtinylfu", "_put", "if state.counts[segment] > state.counts[ROOM + segment]:", "if segment == WINDOW and state.counts[segment] > state.counts[ROOM]:"
+        "wtinylfu",
+        "_put",
+        "if state.counts[segment] > state.counts[ROOM + segment]:",
+        "if segment == WINDOW and state.counts[segment] > state.counts[ROOM]:",
     ),
     "a cursor that stays on what moved": Variant(
         "wtinylfu", "_to_probation", "if node == state.cursor[segment]:", "if False:"
@@ -101,17 +129,38 @@ VARIANTS = {
         "wtinylfu", "_victim", "rival = lane_first(state.lanes, PROTECTED)", "rival = NONE"
     ),
     "shallow kept": Variant("marconi", "_victim", "* flops +", "* -flops +"),
-    "recency as it is": Variant("marconi", "_victim", "_share(_recency(state, node), oldest, newest)", "_recency(state, node)"),
+    "recency as it is": Variant(
+        "marconi",
+        "_victim",
+        "_share(_recency(state, node), oldest, newest)",
+        "_recency(state, node)",
+    ),
     "classes too wide": Variant("marconi", "_class_of", "depth >= 8", "depth >= 2"),
     "an age that a hit does not start again": Variant(
         "marconi", "_on_touch", "state.used_s[node] = state.clock[NOW]", "state.used_s[node] += 0.0"
     ),
-    "one class for all": Variant("wild", "_on_touch", "kind = state.request_kind[int(state.clock[REQUEST])]", "kind = 0"),
-    "a life that is not learnt": Variant("wild", "_begin", "if clock[LEFT] > 0.0:", "if clock[LEFT] > 1e9:"),
-    "reuses not counted": Variant("wild", "_on_touch", "state.learnt[before, REUSES] += 1.0", "state.learnt[before, REUSES] += 0.0"),
-    "heads first": Variant("wild", "_on_touch", "- int(table.depth[node])", "+ int(table.depth[node])"),
+    "one class for all": Variant(
+        "wild", "_on_touch", "kind = state.request_kind[int(state.clock[REQUEST])]", "kind = 0"
+    ),
+    "a life that is not learnt": Variant(
+        "wild", "_begin", "if clock[LEFT] > 0.0:", "if clock[LEFT] > 1e9:"
+    ),
+    "reuses not counted": Variant(
+        "wild",
+        "_on_touch",
+        "state.learnt[before, REUSES] += 1.0",
+        "state.learnt[before, REUSES] += 0.0",
+    ),
+    "heads first": Variant(
+        "wild", "_on_touch", "- int(table.depth[node])", "+ int(table.depth[node])"
+    ),
     "the likeliest leaves": Variant("wild", "_victim", "chance < lowest", "chance > lowest"),
-    "the future counted": Variant("wild", "_on_touch", "state.clock[REQUEST])", "min(state.clock[REQUEST] + 1, len(state.request_kind) - 1))"),
+    "the future counted": Variant(
+        "wild",
+        "_on_touch",
+        "state.clock[REQUEST])",
+        "min(state.clock[REQUEST] + 1, len(state.request_kind) - 1))",
+    ),
 }
 
 

@@ -36,7 +36,8 @@ def empty_sketch(counters: int, sample: int) -> Sketch:
 
 def _cell(sketch: Sketch, row: int, node: int) -> int:
     # Below 2^62: the same compiled and plain.
-    return (FACTORS[row] * (int(node) + 1) + SHIFTS[row]) % PRIME & (sketch.counters.shape[1] - 1)
+    mixed = (FACTORS[row] * (int(node) + 1) + SHIFTS[row]) % PRIME
+    return int(mixed & (sketch.counters.shape[1] - 1))
 
 
 def sketch_count(sketch: Sketch, node: int) -> int:

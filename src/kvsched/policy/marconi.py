@@ -102,7 +102,8 @@ class Marconi(Policy):
     The score moves with time, so there is no heap of it: evictable nodes are in classes of about
     equal depth, each by last use, and the first of each are compared and give norm its ends. Exact
     up to depth 8, and within a quarter of an octave of depth beyond. O(classes) an eviction, at
-    most 80. Ages below a second count as one. Closed under ancestors: only evictable nodes are in the classes.
+    most 80. Ages below a second count as one. Closed under ancestors: only evictable nodes are in
+    the classes.
     """
 
     name = "marconi"

@@ -31,7 +31,7 @@ class SieveState(NamedTuple):
     """(N,) place of each node in the queue, the tail being the smallest: the order of storing, in
     which a head comes before what follows it in its chain."""
     visited: NDArray[np.uint8]
-    """(N,) 1 if the node was hit since it was stored or the hand passed."""
+    """(N,) 1 if the node was hit since it was stored or the hand passed; 0 whenever it leaves."""
     hand: NDArray[np.int64]
     """(6,) the hand's lap, the place it passed last, the evictable nodes ahead of it, and all;
     the place of this request's root, and of the next one's."""
@@ -57,7 +57,6 @@ def _on_insert(table: Table, state: SieveState, node: int, rank: int) -> None:
     if state.hand[AHEAD] == 0:
         _go_round(state)
     state.place[node] = state.hand[FIRST] + table.depth[node]
-    state.visited[node] = 0
 
 
 def _enter(table: Table, state: SieveState, node: int) -> None:

@@ -106,7 +106,8 @@ def _chance(state: WildState, node: int) -> int:
     kind = state.kind[node]
     age = state.clock[NOW] - state.used_s[node]
     ln = max(state.learnt[kind, FIRST] - state.learnt[kind, RATE] * age, -1e12)
-    return math.floor(ln * STEPS + 0.5)
+    steps: int = math.floor(ln * STEPS + 0.5)
+    return steps
 
 
 def _victim(table: Table, state: WildState, incoming: int, rank: int) -> int:
