@@ -24,6 +24,7 @@ from peers import HERE, PeerMissingError, pins
 BENCHMARKS = {
     "libcachesim": "against_libcachesim",
     "kvcache-simulator": "against_kvcache_simulator",
+    "flat-parity": "flat_parity",
     "kernel": "kernel",
     "curve": "curve",
     "reading": "reading",
