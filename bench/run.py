@@ -24,12 +24,14 @@ from peers import HERE, PeerMissingError, pins
 BENCHMARKS = {
     "libcachesim": "against_libcachesim",
     "kvcache-simulator": "against_kvcache_simulator",
+    "flat-parity": "flat_parity",
     "kernel": "kernel",
     "curve": "curve",
     "reading": "reading",
     "startup": "startup",
     "study": "study",
     "memory": "memory",
+    "sampling": "sampling",
 }
 """In the order of the table; each is a module here with a `run`."""
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import oracle
+import queue_oracle
 from factory import workload_of
 
 from kvsched.foundation.jit import bind
@@ -223,7 +224,11 @@ def check_candidates(run: Run, name: str) -> None:
 
 def check_oracle(run: Run, name: str) -> None:
     """Compare every request and every eviction with the definition."""
-    steps = oracle.replay(workload_of(run.trace), name, run.capacity, run.trace.block_size)
+    work = workload_of(run.trace)
+    if name in queue_oracle.QUEUES:
+        steps = queue_oracle.replay(work, name, run.capacity)
+    else:
+        steps = oracle.replay(work, name, run.capacity, run.trace.block_size)
     assert run.counts.hits.tolist() == [step.hits for step in steps], "hits"
     assert run.counts.stored.tolist() == [step.stored for step in steps], "stored"
     left = [[event[1] for event in run.named(at, "on_evict")] for at in range(len(steps))]

@@ -134,6 +134,25 @@ GOLDEN = {
     # In 1/16: at 4, 4 is worth 1 and 2 is worth 2; L = 1. At 6, 5 is worth 2 and 2 is worth 1 + 3.
     "gdsf": ([0, 2, 0, 1, 0, 2, 1], [4, 5]),
     "pgdsf": ([0, 2, 0, 1, 0, 2, 1], [4, 5]),
+    # At 4 the hand comes by 2 (hit at 1: cleared), then 4: it goes. At 6 the hand starts again:
+    # 2 was hit at 5; 5 goes.
+    "sieve": ([0, 2, 0, 1, 0, 2, 1], [4, 5]),
+    # All are in the small queue, 2 the oldest leaf with one hit, too few: it goes. At 5 it is
+    # remembered, and stored in main over 4 (small); 1 moves along. At 6 4 is, over 5 (small).
+    "s3fifo": ([0, 2, 0, 1, 0, 1, 1], [2, 4, 5]),
+    # At 4 T1 has 3 and 4, more than p = 0: 4 goes to B1. At 6 it makes p 1; T1 has only 5, no more
+    # than p: of T2, 2 goes.
+    "arc": ([0, 2, 0, 1, 0, 2, 1], [4, 2]),
+    # One block of window, where 3 is at 4 and cannot leave; probation's leaf is 4. At 6 the window
+    # has 5, asked for once, and probation 2, asked for three times: 5 goes.
+    "wtinylfu": ([0, 2, 0, 1, 0, 2, 1], [4, 5]),
+    # At 4, 2 and 4 are as deep, and 2 is older. At 5, 4 (3 s old) scores 0.1·1 + 0, 5 (1 s) 0 + 1:
+    # 4 goes. At 6, 5 (2 s) scores 0 + 0, 2 (1 s) 0.1·1 + 1: 5 goes.
+    "marconi": ([0, 2, 0, 1, 0, 1, 1], [2, 4, 5]),
+    # Each request is a turn of one session. At 4 half of what turn 2 used was used again: 2 has
+    # ln 1/2 - 2/62·3 = -0.79; 4, of turn 3, ln 1/4 - 2/60 = -1.42: it goes. At 6, 5 (turn 5, one
+    # use) has ln 1/3 - 2/60 = -1.13, 2 (turn 6, two uses) ln 1/4 - 1/60 = -1.40: 2 goes.
+    "wild": ([0, 2, 0, 1, 0, 2, 1], [4, 2]),
     # At 4: 2 is used at 5, 4 at 6: 4 leaves, farthest. At 6: 5 and 2 are never used again; the
     # order between such nodes is free (here the least recent).
     "opt-fit": ([0, 2, 0, 1, 0, 2, 1], [4, 5]),

@@ -33,6 +33,8 @@ CHAT, TOOL = About(type=0), About(type=1)
 TIGHT = "next_prompt_tokens=4:threshold_tokens=20"
 IN_A, IN_B, IN_C = (About(session=each) for each in range(3))
 AGEING = "AAABCDEAFGA"
+TOOL_1, TOOL_2 = (About(session=each, type=1) for each in (1, 2))
+CHAT_3, CHAT_4, CHAT_5 = (About(session=each, type=0) for each in (3, 4, 5))
 
 GOLDEN = [
     # C comes when A was used at 2 and B at 1: B leaves. A hits; B comes back over C (3), not A (4).
@@ -119,6 +121,31 @@ GOLDEN = [
     # As gdsf until A is back: its count goes on to 4, and with the clock at 3 it is worth 7; F
     # over E (4), G over F (5), and A hits.
     Golden("pgdsf", AGEING, [0, 1, 1, 0, 0, 0, 0, 0, 0, 0, 1], "BCADEF"),
+    # The hand clears A's bit and takes B, where lru and fifo would drop A.
+    Golden("sieve", "AABCA", [0, 1, 0, 0, 1], "B"),
+    # A bit is no count: at D the hand starts again and takes A, which lfu would keep; then C.
+    Golden("sieve", "AAABCDA", [0, 1, 1, 0, 0, 0, 0], "BAC"),
+    # One block each in small, main and ghost. A, back while remembered, is stored in main over B
+    # (small); D takes C's place in small, E D's, and A hits, where lru would have dropped it.
+    Golden("s3fifo", "ABCADEA", [0, 0, 0, 0, 0, 0, 1], "ABCD"),
+    # Two hits lead to main, so B leaves, then C.
+    Golden("s3fifo", "AAABCDA", [0, 1, 1, 0, 0, 0, 1], "BC"),
+    # One does not.
+    Golden("s3fifo", "AABCA", [0, 1, 0, 0, 0], "AB"),
+    # T1 has B, T2 A; p = 0: B leaves for B1. Back, it makes p 1, and T1 has one block, C, no more
+    # than p: A leaves for B2. Back, it makes p 0, and C leaves.
+    Golden("arc", "AABCBA", [0, 1, 0, 0, 0, 0], "BAC"),
+    # B, in the window, was asked for once, as A in the main part, which stays; lru would drop it.
+    Golden("wtinylfu", "ABCA", [0, 0, 0, 1], "B"),
+    # B was asked for twice and takes A's place; C in the window gives way to A.
+    Golden("wtinylfu", "ABBCA", [0, 0, 1, 0, 0], "AC"),
+    # All are equally deep: as lru's.
+    Golden("marconi", "ABACAB", [0, 0, 1, 0, 1, 0], "BC"),
+    # Of what a tool's first turn used half was used again, of a chat's nothing yet: A has
+    # ln 2/4 - 2/61·2 = -0.76, B ln 1/3 - 1/60 = -1.12 and leaves, though A is older.
+    Golden("wild", "AABCA", [0, 1, 0, 0, 1], "B", about=(TOOL_1, TOOL_2, CHAT_3, CHAT_4, CHAT_5)),
+    # In one class as lru's.
+    Golden("wild", "ABCA", [0, 0, 0, 0], "AB", about=(CHAT_3, CHAT_4, CHAT_5, TOOL_1)),
 ]
 
 
@@ -139,6 +166,15 @@ def test_golden_sequence(golden: Golden) -> None:
     assert result.decisions is not None
     expected = [key_of(letter) for letter in golden.left]
     assert trace.key[result.decisions.victim].tolist() == expected
+
+
+def test_marconi_keeps_what_is_deep() -> None:
+    """2 is deeper than 3 and older: 0.1·1 + 0 against 0 + 1; with α = 2, 2·1 + 0 against 0 + 1."""
+    trace = make_trace([(1, 2), (3,), (4,)], [1] * 3, [0] * 3)
+    for policy, left in (("marconi", 2), ("marconi:alpha=2", 3), ("marconi:alpha=0", 2)):
+        result = replay(trace, policy, 3, decisions=True, compiled=False)
+        assert result.decisions is not None
+        assert trace.key[result.decisions.victim].tolist() == [left], policy
 
 
 def test_every_policy_has_one() -> None:

@@ -77,7 +77,7 @@ def test_a_preset_and_a_catalogue_name_are_no_paths(tmp_path: Path) -> None:
 
 FAULTS = {
     "polices: [lru]": "there is no field polices (did you mean policies?)",
-    "colour: red": "there is no field colour (kvsched run --fields lists them)",
+    "xylophone: red": "there is no field xylophone (kvsched run --fields lists them)",
     "points: many": "Expected `int`, got `str`: `points`",
     "points: 1": "Expected `int` >= 2: `points`",
     "trace: again": "row 2: trace is given twice",

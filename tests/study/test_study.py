@@ -316,7 +316,7 @@ def test_two_policies_of_one_name_are_refused(chat: Trace, tmp_path: Path) -> No
 
 
 def test_what_cannot_be_studied_is_said(chat: Trace) -> None:
-    with pytest.raises(UsageError, match="no blocks"):
+    with pytest.raises(UsageError, match="no block ids"):
         study(make_trace([(), ()], [0, 1], [3, 3]))
     with pytest.raises(UsageError, match="needs the future"):
         study(chat, options=Options(policy="opt"))

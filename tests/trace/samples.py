@@ -7,6 +7,8 @@ what kind each field is. The broken inputs and the fuzz test take it from there.
 from __future__ import annotations
 
 import copy
+import csv
+import io
 import json
 import tempfile
 from collections.abc import Callable
@@ -152,6 +154,82 @@ def _columns_bytes() -> bytes:
         return target.read_bytes()
 
 
+AZURE: Rows = [
+    {"TIMESTAMP": f"2024-05-12 00:00:0{i}.5+00:00", "ContextTokens": 40, "GeneratedTokens": 5}
+    for i in range(3)
+]
+BURSTGPT: Rows = [
+    {
+        "Timestamp": 5 + i,
+        "Session ID": "s",
+        "Model": "GPT-4",
+        "Log Type": "API log",
+        "Request tokens": 40,
+        "Response tokens": 5,
+    }
+    for i in range(3)
+]
+TABLE: Rows = [
+    {
+        "timestamp": 1000 * i,
+        "input_length": 600,
+        "hash_ids": f"[1, {i}]",
+        "session_id": "s",
+        "turn": i,
+        "priority": 0,
+        "delay": 2,
+        "output_length": 5,
+    }
+    for i in range(1, 4)
+]
+RAGPULSE: Rows = [
+    {
+        "timestamp": str(i),
+        "input_length": 40,
+        "output_length": 5,
+        "hash_ids": {
+            "sys_prompt": [1],
+            "passages_ids": [],
+            "history": [2],
+            "web_search": [],
+            "user_input": [3],
+        },
+        "session_id": "s",
+    }
+    for i in range(3)
+]
+
+
+def quoted_cells(rows: Rows) -> bytes:
+    """A CSV with every cell in quotes, so that one that is cut shows it."""
+    out = io.StringIO(newline="")
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    writer = csv.DictWriter(out, names, quoting=csv.QUOTE_ALL, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return out.getvalue().encode("utf-8", "surrogatepass")
+
+
+def parquet_table(rows: Rows) -> bytes:
+    import polars
+
+    out = io.BytesIO()
+    polars.DataFrame(rows).write_parquet(out)
+    return out.getvalue()
+
+
+class WithLengths(Sample):
+    """RAGPulse's, whose lengths of chunks are in files beside it."""
+
+    def load(self, path: Path, **more: Any) -> Any:
+        sides = ("1_sys_prompt", "3_history", "4_user_input", "2_passages", "5_web_search")
+        fields = ("sys_prompt_id", "history_id", "user_input_id", "passage_id", "web_search_id")
+        for chunk, (side, name) in enumerate(zip(sides, fields, strict=True), 1):
+            line = json.dumps({name: chunk, "token_length": 10})
+            (path.parent / f"{side}.jsonl").write_text(line)
+        return super().load(path, **more)
+
+
 LENGTHS = {
     "timestamp": "time",
     "input_length": "tokens",
@@ -224,6 +302,63 @@ SAMPLES = (
         render=_weka,
         optional=frozenset({"hash_ids", "type", "model", "think_time"}),
         lines=False,
+    ),
+    Sample(
+        "azure",
+        AZURE,
+        {
+            "TIMESTAMP": "cell date",
+            "ContextTokens": "cell tokens",
+            "GeneratedTokens": "cell tokens",
+        },
+        render=quoted_cells,
+        first_row=1,
+    ),
+    Sample(
+        "burstgpt",
+        BURSTGPT,
+        {
+            "Timestamp": "cell time",
+            "Request tokens": "cell tokens",
+            "Response tokens": "cell tokens",
+        },
+        render=quoted_cells,
+        first_row=1,
+        optional=frozenset({"Session ID", "Model", "Log Type"}),
+        clock="Timestamp",
+    ),
+    Sample(
+        "csv",
+        TABLE,
+        {
+            "timestamp": "cell time",
+            "input_length": "cell tokens",
+            "output_length": "cell tokens",
+            "hash_ids": "cell ids",
+            "turn": "cell count",
+            "priority": "cell integer",
+            "delay": "cell seconds",
+        },
+        render=quoted_cells,
+        first_row=1,
+        options={"block_size": 512},
+        optional=frozenset({"hash_ids", "session_id", "turn", "priority", "delay"}),
+        clock="timestamp",
+    ),
+    Sample("parquet", MOONCAKE, render=parquet_table, text=False, lines=False),
+    WithLengths(
+        "ragpulse",
+        RAGPULSE,
+        {
+            "timestamp": "time or text",
+            "input_length": "tokens",
+            "output_length": "tokens",
+            "hash_ids": "object",
+            "hash_ids.sys_prompt": "ids",
+            "hash_ids.user_input": "ids",
+            "session_id": "name",
+        },
+        optional=frozenset({"session_id"}),
     ),
 )
 BY_FORMAT = {sample.format: sample for sample in SAMPLES}

@@ -129,7 +129,7 @@ BAD_FILES: dict[str, tuple[bytes, str]] = {
     ),
     "binary row": (GOOD + b"\x00\x01\x02\n" + GOOD, ", row 2: not valid JSON (column 1)"),
     "text": (
-        b"TIMESTAMP,ContextTokens\n1,2\n",
+        b"neither,of,them\n1,2,3\n",
         f": its content is in none of the formats known: {known_names()} (--format names one)",
     ),
     "invalid UTF-8": (

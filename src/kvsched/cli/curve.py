@@ -7,35 +7,48 @@ from typing import Annotated
 import typer
 
 from kvsched.cli.groups import spread
-from kvsched.cli.options import TraceOptions, open_trace, print_json
+from kvsched.cli.options import SampleOptions, TraceOptions, open_sampled, print_json, sample_line
 
 
 @spread
 def command(
     source: TraceOptions,
+    sampling: SampleOptions,
     points: Annotated[
         int, typer.Option("--points", min=2, max=100_000, help="Capacities to print.")
     ] = 20,
 ) -> None:
-    """Print what LRU hits at many capacities; exact at each, all from one pass."""
+    """Print what LRU hits at many capacities; exact at each, all from one pass.
+
+    From a sample (--sample) they are estimates.
+    """
     import numpy as np
 
+    from kvsched.policy.registry import make
     from kvsched.replay.curve import lru_curve
+    from kvsched.replay.sampling import sampling_errors
+    from kvsched.study.describe import sample as sample_summary
+    from kvsched.trace.check import require_blocks
+    from kvsched.trace.sample import SampledTrace
 
-    opened = open_trace(source)
+    opened = open_sampled(source, sampling, 1)
+    require_blocks(opened)
     curve = lru_curve(opened)
-    spaced = np.geomspace(1, max(opened.nodes, 1), points)
+    spaced = np.geomspace(1, max(opened.total_nodes, 1), points)
     blocks = [int(each) for each in np.unique(np.rint(spaced).astype(np.int64))]
-    inside = np.minimum(blocks, opened.nodes)
     rows = [
         {
             "capacity_blocks": size,
-            "hit_blocks": int(curve.hit_blocks[at]),
-            "hit_tokens": int(curve.hit_tokens[at]),
+            "hit_blocks": curve.at(size)[0],
+            "hit_tokens": curve.at(size)[1],
             "evictions": curve.evictions(size),
         }
-        for size, at in zip(blocks, inside, strict=True)
+        for size in blocks
     ]
+    found = None
+    if isinstance(opened, SampledTrace):
+        hits = {"lru": [row["hit_blocks"] for row in rows]}
+        found = sample_summary(opened, sampling_errors(opened, [make("lru")], blocks, hits))
     if source.as_json:
         print_json(
             {
@@ -44,6 +57,7 @@ def command(
                 "total_tokens": curve.total_tokens,
                 "points": rows,
                 "digest": opened.digest,
+                **({} if found is None else {"sample": found}),
             }
         )
         return
@@ -54,3 +68,5 @@ def command(
             f"{row['capacity_blocks']:>12,} {row['hit_blocks']:>14,} {share:>8.2%} "
             f"{row['evictions']:>14,}"
         )
+    if found is not None:
+        typer.echo(f"sample: {sample_line(found)}")

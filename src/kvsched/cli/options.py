@@ -12,6 +12,8 @@ from kvsched.foundation.errors import UsageError
 
 if TYPE_CHECKING:
     from kvsched.catalog import Accelerator, Capacity, Model
+    from kvsched.study.result import SampleSummary
+    from kvsched.trace.generate import Workload
     from kvsched.trace.model import Trace
 
 OUTPUTS = ("text", "json")
@@ -76,6 +78,15 @@ BytesPerToken = Annotated[
 SkipBadRows = Annotated[
     bool, typer.Option("--skip-bad-rows", help="Leave bad rows out, and say how many.")
 ]
+Columns = Annotated[
+    str | None,
+    typer.Option(
+        "--columns",
+        metavar="ROLE=COLUMN,…",
+        help="Columns of a CSV or Parquet table: time, input, output, blocks, sizes, session, "
+        "tenant, type, model, turn, priority, deadline, delay.",
+    ),
+]
 CapacityBlocks = Annotated[
     int | None, typer.Option("--capacity-blocks", help="Capacity in blocks of the trace.")
 ]
@@ -122,6 +133,32 @@ ReserveRunning = Annotated[
 ]
 
 
+Sample = Annotated[
+    str | None,
+    typer.Option(
+        "--sample",
+        metavar="RATE|auto",
+        help="Replay a sample of the trace's nodes, as 0.1 or 1/10; the results are estimates, "
+        "with their expected error. auto: a rate that fits the budget.",
+        show_default=False,
+    ),
+]
+SampleBudget = Annotated[
+    float,
+    typer.Option(
+        "--sample-budget", metavar="SECONDS", help="Nominal seconds of one core for --sample auto."
+    ),
+]
+
+
+@dataclass(frozen=True)
+class SampleOptions:
+    """Whether to replay all nodes or a sample."""
+
+    sample: Sample = None
+    sample_budget: SampleBudget = 60.0
+
+
 @dataclass(frozen=True)
 class TraceOptions:
     """Which trace, and how to open it; and the output's format, which shares its option."""
@@ -137,6 +174,7 @@ class TraceOptions:
     chat_template: ChatTemplate = None
     bytes_per_token: BytesPerToken = None
     skip_bad_rows: SkipBadRows = False
+    columns: Columns = None
 
     @property
     def as_json(self) -> bool:
@@ -175,11 +213,9 @@ def split_format(values: list[str] | None) -> tuple[str, str | None]:
 def open_trace(source: TraceOptions) -> Trace:
     """Read the trace, or generate it from its preset; say on stderr what was left out."""
     if source.trace.startswith(PRESET):
-        from kvsched.trace.generate import generate, preset
+        from kvsched.trace.generate import generate
 
-        name = source.trace.removeprefix(PRESET)
-        changes = {} if source.block_size is None else {"block_size": source.block_size}
-        return generate(preset(name, **changes), source.seed)
+        return generate(_preset(source), source.seed)
     from kvsched.cli.progress import reading
     from kvsched.trace.load import load_trace
 
@@ -196,11 +232,46 @@ def open_trace(source: TraceOptions) -> Trace:
             chat_template=source.chat_template,
             bytes_per_token=source.bytes_per_token,
             skip_bad_rows=source.skip_bad_rows,
+            columns=source.columns,
             progress=told,
         )
     for note in trace.origin.notes:
         typer.echo(f"note: {note}", err=True)
     return trace
+
+
+def _preset(source: TraceOptions) -> Workload:
+    from kvsched.trace.generate import preset
+
+    changes = {} if source.block_size is None else {"block_size": source.block_size}
+    return preset(source.trace.removeprefix(PRESET), **changes)
+
+
+def open_sampled(source: TraceOptions, asked: SampleOptions, replays: int) -> Trace:
+    """Open the trace, and take the sample that was asked for; ``replays`` of it will follow."""
+    if asked.sample is None:
+        return open_trace(source)
+    from kvsched.replay.sampling import one_in_for, parse_sample
+    from kvsched.trace.check import require_blocks
+    from kvsched.trace.sample import sample
+
+    one_in = parse_sample(asked.sample)
+    one_in_for(1, 1, asked.sample_budget)
+
+    def rate(references: int) -> int:
+        if one_in is not None:
+            return one_in
+        chosen = one_in_for(references, replays, asked.sample_budget)
+        typer.echo(f"note: --sample auto took 1/{chosen}", err=True)
+        return chosen
+
+    if source.trace.startswith(PRESET):
+        from kvsched.trace.generate import generate_sampled
+
+        return generate_sampled(_preset(source), source.seed, rate)
+    trace = open_trace(source)
+    require_blocks(trace)
+    return sample(trace, rate(trace.references), source.seed)
 
 
 def find_hardware(options: CapacityOptions) -> tuple[Model | None, Accelerator | None]:
@@ -253,6 +324,9 @@ def find_capacity(
         found = catalog.capacity_from_blocks(options.capacity_blocks, trace.block_size)
     elif options.capacity_tokens is not None:
         found = catalog.capacity_from_tokens(options.capacity_tokens, trace.unit_tokens)
+        if trace.unequal:
+            said = f"{found.tokens:,} tokens; blocks take as many as they have."
+            found = msgspec.structs.replace(found, derivation=(said,))
     elif model is not None and gpu is not None:
         return catalog.capacity_from_gpu(
             gpu,
@@ -269,6 +343,13 @@ def find_capacity(
         return found
     size = catalog.bytes_per_block(model, **shape)
     return msgspec.structs.replace(found, bytes_per_block=size, ranks=options.tensor_parallel_size)
+
+
+def sample_line(found: SampleSummary) -> str:
+    """Say in one line what was sampled, and how far the hit ratios may be off."""
+    errors = [each.expected_error for each in found.errors]
+    off = f"hit ratios ± {100 * max(errors):.2f} points" if errors else ""
+    return f"1/{found.one_in:,}, seed {found.seed}: {found.nodes:,} nodes; expected error: {off}"
 
 
 def print_json(value: Any) -> None:

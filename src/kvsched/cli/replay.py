@@ -9,11 +9,13 @@ import typer
 from kvsched.cli.groups import spread
 from kvsched.cli.options import (
     CapacityOptions,
+    SampleOptions,
     TraceOptions,
     find_capacity,
     find_hardware,
-    open_trace,
+    open_sampled,
     print_json,
+    sample_line,
 )
 from kvsched.foundation.errors import UsageError
 
@@ -31,6 +33,7 @@ PolicyName = Annotated[
 def command(
     source: TraceOptions,
     asked: CapacityOptions,
+    sampling: SampleOptions,
     policy: PolicyName = "lru",
     per_request: Annotated[
         str | None,
@@ -48,14 +51,20 @@ def command(
     from kvsched.cli.rows import check_rows_file, decision_rows, request_rows, write_rows
     from kvsched.policy.registry import make
     from kvsched.replay.run import replay
+    from kvsched.trace.check import require_blocks
 
     for file in (per_request, dump_decisions):
         check_rows_file(file)
     if per_request is not None and per_request == dump_decisions:
         raise UsageError("--per-request and --dump-decisions need a file each")
+    if sampling.sample is not None and (per_request or dump_decisions):
+        raise UsageError(
+            "--sample says nothing of single requests: leave out --per-request and --dump-decisions"
+        )
     chosen = make(policy)
     found_model, found_gpu = find_hardware(asked)
-    opened = open_trace(source)
+    opened = open_sampled(source, sampling, 1)
+    require_blocks(opened)
     capacity = find_capacity(asked, opened, found_model, found_gpu)
     if capacity is None:
         raise UsageError(
@@ -69,9 +78,17 @@ def command(
     if dump_decisions is not None:
         files.append((dump_decisions, decision_rows(result)))
     write_rows(files)
+    from kvsched.replay.sampling import sampling_errors
     from kvsched.study.describe import replay_summary
+    from kvsched.study.describe import sample as sample_summary
+    from kvsched.trace.sample import SampledTrace
 
     summary = replay_summary(result, capacity)
+    if isinstance(opened, SampledTrace):
+        found = sampling_errors(
+            opened, [chosen], [capacity.blocks], {chosen.label: [result.hit_blocks]}
+        )
+        summary["sample"] = sample_summary(opened, found)
     if source.as_json:
         print_json(summary)
     else:
@@ -93,4 +110,6 @@ def _print_text(summary: dict[str, Any]) -> None:
     hits, total = summary["hit_tokens"], summary["total_tokens"]
     typer.echo(f"hit tokens  {hits:,} of {total:,} ({ratio('token_hit_ratio')})")
     typer.echo(f"evictions   {summary['evictions']:,}")
+    if "sample" in summary:
+        typer.echo(f"sample      {sample_line(summary['sample'])}")
     typer.echo("Sequential replay; a hit is the longest resident prefix; the partial tail counts.")

@@ -16,10 +16,13 @@ from kvsched.cli.options import (
     PRESET,
     CapacityOptions,
     Format,
+    Sample,
+    SampleBudget,
+    SampleOptions,
     TraceOptions,
     find_capacity,
     find_hardware,
-    open_trace,
+    open_sampled,
     print_json,
     split_format,
 )
@@ -58,6 +61,8 @@ class StudyOptions:
     efficiency: Annotated[
         float, typer.Option("--efficiency", help="Share of the GPU's rate that prefill reaches.")
     ] = 1.0
+    sample: Sample = None
+    sample_budget: SampleBudget = 60.0
     against: Annotated[
         str | None,
         typer.Option(
@@ -205,6 +210,7 @@ def _run(source: TraceOptions, asked: CapacityOptions, how: StudyOptions) -> Non
 
     options = _options(source, asked, how)
     asked_policies(options)
+    sampling = SampleOptions(how.sample, how.sample_budget)
     folder = Path(how.output_dir)
     if not source.trace.startswith(PRESET) and is_result(Path(source.trace)):
         if how.against is None:
@@ -213,7 +219,7 @@ def _run(source: TraceOptions, asked: CapacityOptions, how: StudyOptions) -> Non
             )
         first = read_result(Path(source.trace))
     else:
-        first = _study(source, asked, options, folder)
+        first = _study(source, asked, sampling, options, folder)
     if how.against is None:
         _show(first, source, folder)
         return
@@ -221,7 +227,8 @@ def _run(source: TraceOptions, asked: CapacityOptions, how: StudyOptions) -> Non
         second = read_result(Path(how.against))
     else:
         other = dataclasses.replace(source, trace=how.against)
-        second = _study(other, asked, options, folder / AGAINST, first.capacity.tokens)
+        tokens = first.capacity.tokens
+        second = _study(other, asked, sampling, options, folder / AGAINST, tokens)
     _compare(first, second, source, folder)
 
 
@@ -241,6 +248,7 @@ def _capacity(
 def _study(
     source: TraceOptions,
     asked: CapacityOptions,
+    sampling: SampleOptions,
     options: Options,
     folder: Path,
     tokens: int | None = None,
@@ -249,10 +257,13 @@ def _study(
     from kvsched.cli.progress import steps
     from kvsched.report.html import render_html
     from kvsched.study.files import PARTIAL, prepare_folder, write_study
-    from kvsched.study.run import study
+    from kvsched.study.run import asked_policies, study
+    from kvsched.trace.check import require_blocks
 
+    replays = len(asked_policies(options)) * options.points
     find_hardware(asked)
-    trace = open_trace(source)
+    trace = open_sampled(source, sampling, replays)
+    require_blocks(trace)
     model, gpu, capacity = _capacity(asked, trace, tokens)
     fresh = not folder.exists()
     prepare_folder(folder)

@@ -22,7 +22,7 @@ Output = Annotated[
         "--output",
         "-o",
         help="File to write: raw columns (.kvtrace) or Mooncake JSON lines (.jsonl), "
-        "each also .gz or .zst.",
+        "each also .gz or .zst; or a Parquet table (.parquet).",
         show_default=False,
     ),
 ]
@@ -51,10 +51,17 @@ def _mooncake(trace: Trace, path: Path, uncovered: str = "cut") -> tuple[str, ..
     return write_mooncake(trace, path, uncovered)
 
 
+def _parquet(trace: Trace, path: Path) -> tuple[str, ...]:
+    from kvsched.trace.parquet_export import write_parquet
+
+    return write_parquet(trace, path)
+
+
 _PACKED = ("", ".gz", ".zst")
 WRITERS: dict[str, Writer] = {
     **{f".kvtrace{packed}": _columns for packed in _PACKED},
     **{f".jsonl{packed}": _mooncake for packed in _PACKED},
+    ".parquet": _parquet,
 }
 """By suffix: writes a trace to a path, and returns notes on what the file does not say."""
 
@@ -64,6 +71,10 @@ def find_writer(output: str, uncovered: str | None = None) -> Writer:
     writer = next((WRITERS[suffix] for suffix in WRITERS if output.endswith(suffix)), None)
     if writer is None:
         raise UsageError(f"{output}: name it {', '.join(WRITERS)}")
+    if writer is _parquet:
+        from kvsched.trace.parquet import load_polars
+
+        load_polars()
     if uncovered is None:
         return writer
     if writer is not _mooncake:

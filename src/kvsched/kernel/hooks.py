@@ -28,7 +28,7 @@ always ends in a leaf says False and pays for neither."""
 
 
 weighted = False
-"""Whether a node takes as much of the capacity as it has tokens, and not 1."""
+"""Whether a node takes as much of the capacity as its room in the table says, and not 1."""
 
 
 def begin(table: Table, state: Any, request: int, now: float, last_rank: int) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +12,7 @@ NONE = -1
 
 
 class Table(NamedTuple):
-    """Columns over N nodes. The first three are given, the last two belong to the kernel."""
+    """Columns over N nodes. The first three and the room are given, two belong to the kernel."""
 
     parent: NDArray[np.int32]
     """(N,) parent node, -1 for a root."""
@@ -24,11 +24,23 @@ class Table(NamedTuple):
     """(N,) 1 while the node is in the cache."""
     children: NDArray[np.int32]
     """(N,) resident children; kept only for policies that track leaves."""
+    room: NDArray[Any]
+    """(N,) integers: what each takes of the capacity, where the kernel is weighted."""
+    begins: NDArray[np.int64]
+    """(N,) tokens of a prompt before each node, where the forest lacks some of its ancestors (a
+    sample does); else (0,)."""
 
 
 def empty_table(
-    parent: NDArray[np.int32], depth: NDArray[np.int32], tokens: NDArray[np.int32]
+    parent: NDArray[np.int32],
+    depth: NDArray[np.int32],
+    tokens: NDArray[np.int32],
+    room: NDArray[Any] | None = None,
+    begins: NDArray[np.int64] | None = None,
 ) -> Table:
-    """Return a table over a forest with nothing resident. O(N)."""
+    """Return a table over a forest with nothing resident; the room is the tokens if None. O(N)."""
     nodes = len(parent)
-    return Table(parent, depth, tokens, np.zeros(nodes, np.uint8), np.zeros(nodes, np.int32))
+    resident, children = np.zeros(nodes, np.uint8), np.zeros(nodes, np.int32)
+    taken = tokens if room is None else room
+    before = np.zeros(0, np.int64) if begins is None else begins
+    return Table(parent, depth, tokens, resident, children, taken, before)

@@ -189,6 +189,8 @@ def tokens_before(table: Table, start: NDArray[np.int64], node: int, block_size:
     A full block's for each ancestor, also where the source gave it fewer; where blocks are unequal
     ``block_size`` is 1, and each counts its own.
     """
+    if len(table.begins) > 0:
+        return int(table.begins[node])
     parent = table.parent[node]
     if parent == NONE:
         return 0

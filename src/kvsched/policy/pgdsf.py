@@ -55,6 +55,8 @@ def _use(table: Table, state: PGDSFState, node: int, rank: int) -> None:
 
 
 def _on_hit(table: Table, state: PGDSFState, node: int, rank: int) -> None:
+    if len(table.begins) > 0:
+        state.running[CACHED] = table.begins[node]
     state.running[CACHED] += table.tokens[node]
     _use(table, state, node, rank)
 

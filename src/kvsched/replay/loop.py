@@ -51,7 +51,7 @@ def replay_loop(
 ) -> int:
     """Replay every request against a cache of ``capacity`` blocks; return what is in use.
 
-    Where nodes are ``weighted``, capacity and use are in tokens.
+    Where nodes are ``weighted``, capacity and use are in the unit of the table's ``room``.
 
     Stops at a victim that is not evictable, and returns -1 - request: compiled code has no bounds
     checks, and a policy may be anyone's. Fills ``counts``, and ``decisions`` as far as it has
@@ -80,7 +80,7 @@ def replay_loop(
         first_missing = at
         while at < high:
             node = chains[at]
-            need = int(table.tokens[node]) if weighted else 1
+            need = int(table.room[node]) if weighted else 1
             while used + need > capacity:
                 too_large = weighted and need > capacity
                 leaving = NONE if too_large else victim(table, state, node, ranks - at)
@@ -92,7 +92,7 @@ def replay_loop(
                     return -1 - request
                 on_evict(table, state, leaving)
                 resident[leaving] = 0
-                used -= int(table.tokens[leaving]) if weighted else 1
+                used -= int(table.room[leaving]) if weighted else 1
                 if logged < len(decisions.victim):
                     decisions.victim[logged] = leaving
                     decisions.incoming[logged] = node

@@ -55,12 +55,12 @@ class Replay:
     @property
     def hit_blocks(self) -> int:
         """Block references that were hits."""
-        return int(self.request_hits.sum(dtype=np.int64))
+        return int(self.trace.prefix_blocks(self.request_hits).sum())
 
     @property
     def total_blocks(self) -> int:
         """All block references."""
-        return self.trace.references
+        return self.trace.total_references
 
     @property
     def hit_tokens(self) -> int:
@@ -74,8 +74,14 @@ class Replay:
 
     @property
     def evictions(self) -> int:
-        """Blocks that left to make room."""
-        return int(self.request_evictions.sum(dtype=np.int64))
+        """Blocks that left to make room: what was stored and is not there at the end."""
+        return max(self.stored_blocks - self.resident_blocks, 0)
+
+    @property
+    def stored_blocks(self) -> int:
+        """Blocks stored, as often as they were."""
+        touched = self.trace.prefix_blocks(self.request_hits + self.request_stored)
+        return int(touched.sum()) - self.hit_blocks
 
     @property
     def block_hit_ratio(self) -> float | None:
@@ -186,17 +192,17 @@ def replay(
     counts = Counts(*(np.zeros(requests, np.int32) for _ in Counts._fields))
     room = trace.references if decisions else 0
     log = Decisions(np.empty(room, np.int32), np.empty(room, np.int32))
-    if type(chosen) is LRU and fast and not trace.unequal:
+    if type(chosen) is LRU and fast and not trace.weighted:
         used = lru_replay(trace, capacity, counts, log, compiled)
     else:
-        setup = Setup(trace.nodes, capacity, trace.unit_tokens, trace)
+        setup = Setup(trace.nodes, capacity + trace.slack, trace.unit_tokens, trace)
         with _blamed_on(chosen, "its prepare fails"):
             state = chosen.prepare(setup)
-        table = empty_table(trace.parent, trace.depth, trace.tokens)
-        loop = _bound(type(chosen), compiled, trace.unequal)
+        table = empty_table(trace.parent, trace.depth, trace.tokens, trace.room, trace.begins)
+        loop = _bound(type(chosen), compiled, trace.weighted)
         arrays = (trace.time_s, trace.starts, trace.chains)
         with _blamed_on(chosen, "its hooks fail"):
-            used = loop(table, state, capacity, *arrays, counts, log)
+            used = loop(table, state, capacity + trace.slack, *arrays, counts, log)
         if used < 0:
             raise UsageError(
                 f"policy {chosen.label}: its victim for request {-1 - used} (from 0) is no "
@@ -204,4 +210,4 @@ def replay(
             )
     total = int(counts.evicted.sum(dtype=np.int64))
     kept = Decisions(log.victim[:total], log.incoming[:total]) if decisions else None
-    return Replay(trace, chosen, capacity, *counts, int(used), kept)
+    return Replay(trace, chosen, capacity, *counts, min(int(used), capacity), kept)

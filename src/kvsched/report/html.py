@@ -60,6 +60,7 @@ def render_html(result: StudyResult) -> str:
         "report.html",
         {"json": _json},
         r=result,
+        exact=any(curve.exact_everywhere for curve in result.curves),
         overall=result.anatomy.overall,
         classes=list(figures.CLASS_COLOURS.items()),
         groups={group: title for group, title in GROUP_NAMES.items() if group in result.anatomy.by},

@@ -81,6 +81,12 @@ def _workload(result: StudyResult) -> list[RenderableType]:
         f"{escape(name(result.policy))} hits [bold]{share(own.token_share)}[/bold], "
         f"and the best an engine's pool could is [bold]{share(fit.token_share)}[/bold]",
     ]
+    if result.sample is not None:
+        most = max((each.expected_error for each in result.sample.errors), default=None)
+        lines.append(
+            f"[bold]Estimates[/bold] from a sample: one node in {count(result.sample.one_in)}, "
+            f"hit ratios ± {share(most, 2)} expected"
+        )
     return [*lines, *(Text(f"  {visible(step)}", style="dim") for step in capacity.derivation)]
 
 
@@ -153,10 +159,10 @@ def _targets(result: StudyResult) -> list[RenderableType]:
     for row in result.policies:
         cells = [sizes.get((row.policy, each), DASH) for each in shares]
         table.add_row(escape(name(row.policy)), *cells, knees.get(row.policy, DASH))
-    return [
-        table,
-        "[dim]exact for lru; for the others on the grid: smallest (≤), knee (≈)[/dim]",
-    ]
+    others = "exact for lru; for the others on the grid" if exact else "on the grid"
+    if result.sample is not None:
+        others = "estimates from a sample; on the grid"
+    return [table, f"[dim]{others}: smallest (≤), knee (≈)[/dim]"]
 
 
 def _size(blocks: int | None, size: float | None) -> str:

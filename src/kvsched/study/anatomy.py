@@ -59,7 +59,7 @@ def classify(
     known = tokens_up_to(seen)
     covered = tokens_up_to(trace.chain_blocks.astype(np.int32))
     ends_here = (trace.chain_blocks >= low) & (trace.chain_blocks < top)
-    tail = np.where(ends_here, trace.input_tokens - trace.chain_tokens, 0)
+    tail = np.where(ends_here, trace.tail_tokens, 0)
     return Classes(
         tokens=covered + tail,
         hit=hit,
@@ -82,27 +82,52 @@ def _totals(label: str, classes: Classes, requests: int) -> AnatomyRow:
 
 def _grouped(classes: Classes, codes: NDArray[np.int32], labels: list[str]) -> list[AnatomyRow]:
     """Sum the classes by group; codes of -1 form a group of their own, named last."""
-    shifted = np.where(codes < 0, len(labels), codes)
-    size = len(labels) + 1
-    requests = np.bincount(shifted, minlength=size)
-    # A float64 holds sums of tokens exactly up to 2^53.
-    sums = [np.bincount(shifted, weights=column, minlength=size) for column in classes]
+    requests, sums = _sums(classes, codes, len(labels))
     return [
-        _row(label, int(requests[group]), [int(column[group]) for column in sums])
+        _row(label, int(requests[group]), sums[:, group].tolist())
         for group, label in enumerate([*labels, "(none)"])
         if requests[group]
     ]
 
 
-def _largest(rows: list[AnatomyRow]) -> tuple[AnatomyRow, ...]:
-    """Keep the rows with most tokens, and sum the others."""
-    ranked = sorted(rows, key=lambda row: (-row.tokens, row.label))
-    if len(ranked) <= MOST_ROWS:
+def _sums(
+    classes: Classes, codes: NDArray[np.int32], groups: int
+) -> tuple[NDArray[np.intp], Int64s]:
+    """Return requests (G+1,) and tokens by class (7, G+1) of each group; codes of -1 come last."""
+    shifted = np.where(codes < 0, groups, codes)
+    requests = np.bincount(shifted, minlength=groups + 1)
+    # A float64 holds sums of tokens exactly up to 2^53.
+    sums = [np.bincount(shifted, weights=column, minlength=groups + 1) for column in classes]
+    return requests, np.array(sums).astype(np.int64)
+
+
+def _largest(classes: Classes, labels: Labels) -> tuple[AnatomyRow, ...]:
+    """Return the groups with most tokens, and the others in sum. O(R + G log G)."""
+    requests, sums = _sums(classes, labels.codes, len(labels.names))
+    there = np.flatnonzero(requests)
+    tokens = sums[0, there]
+    least = np.sort(tokens)[-MOST_ROWS] if len(there) > MOST_ROWS else 0
+    # A row for each of millions of sessions would take gigabytes: only those that may be kept.
+    ranked = sorted(
+        (
+            _row(
+                labels.names[group] if group < len(labels.names) else "(none)",
+                int(requests[group]),
+                sums[:, group].tolist(),
+            )
+            for group in there[tokens >= least].tolist()
+        ),
+        key=lambda row: (-row.tokens, row.label),
+    )
+    if len(there) <= MOST_ROWS:
         return tuple(ranked)
-    kept, rest = ranked[: MOST_ROWS - 1], ranked[MOST_ROWS - 1 :]
-    sums = [sum(getattr(row, name) for row in rest) for name in Classes._fields]
-    others = _row(f"{len(rest):,} others", sum(row.requests for row in rest), sums)
-    return (*kept, others)
+    kept = ranked[: MOST_ROWS - 1]
+    rest = [
+        int(sums[at].sum()) - sum(getattr(row, name) for row in kept)
+        for at, name in enumerate(Classes._fields)
+    ]
+    count = int(requests.sum()) - sum(row.requests for row in kept)
+    return (*kept, _row(f"{len(there) - len(kept):,} others", count, rest))
 
 
 def turns(trace: Trace) -> NDArray[np.int32] | None:
@@ -164,7 +189,7 @@ def anatomy(policy: Replay, fit: Replay, bound: Replay, seen: NDArray[np.int32])
 
     def add(name: str, labels: Labels | None) -> None:
         if labels is not None:
-            by[name] = _largest(_grouped(classes, labels.codes, list(labels.names)))
+            by[name] = _largest(classes, labels)
 
     add("session", trace.session)
     add("tenant", trace.tenant)
@@ -172,7 +197,8 @@ def anatomy(policy: Replay, fit: Replay, bound: Replay, seen: NDArray[np.int32])
     turn = turns(trace)
     if turn is not None:
         by["turn"] = tuple(_grouped(classes, *_turn_groups(turn)))
-    by["depth"] = _by_depth(trace, hits)
+    if trace.references == trace.total_references:  # in a sample, a place is no depth
+        by["depth"] = _by_depth(trace, hits)
     if trace.duration_s > 0:
         by["window"] = tuple(_grouped(classes, *_window_groups(trace)))
     return Anatomy(

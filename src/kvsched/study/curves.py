@@ -53,15 +53,15 @@ def drawn(
 
 def _lru_drawn(trace: Trace, curve: LRUCurve, grid: Sequence[int]) -> Curve:
     """Choose points of the exact curve: evenly spaced in capacity's logarithm, the grid's too."""
-    spaced = np.rint(np.geomspace(1, max(trace.nodes, 1), DRAWN_POINTS)).astype(np.int64)
+    spaced = np.rint(np.geomspace(1, max(trace.total_nodes, 1), DRAWN_POINTS)).astype(np.int64)
     blocks = sorted({int(b) for b in spaced} | set(grid))
-    clipped = np.minimum(blocks, trace.nodes)
+    hits = [curve.at(block) for block in blocks]
     return Curve(
         policy="lru",
-        exact_everywhere=True,
+        exact_everywhere=curve.exact,
         capacity_blocks=tuple(blocks),
-        hit_blocks=tuple(int(hits) for hits in curve.hit_blocks[clipped]),
-        hit_tokens=tuple(int(hits) for hits in curve.hit_tokens[clipped]),
+        hit_blocks=tuple(blocks for blocks, _ in hits),
+        hit_tokens=tuple(tokens for _, tokens in hits),
         evictions=tuple(curve.evictions(block) for block in blocks),
     )
 
@@ -93,8 +93,7 @@ def knees(
     """Return where each policy's curve bends, LRU first."""
     found = []
     if curve is not None:
-        sizes = np.arange(len(curve.hit_tokens))
-        found.append(knee("lru", sizes, curve.hit_tokens, prompt_tokens, gib))
+        found.append(knee("lru", curve.capacities, curve.hit_tokens, prompt_tokens, gib))
     for label, swept_points in points.items():
         blocks = np.array([point.capacity_blocks for point in swept_points])
         hits = np.array([point.hit_tokens for point in swept_points])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,9 +11,17 @@ from numpy.typing import NDArray
 from kvsched.catalog import Accelerator, Capacity, Model
 from kvsched.foundation.version import VERSION
 from kvsched.replay.run import Replay
-from kvsched.study.result import CapacitySummary, Ceiling, TraceSummary
+from kvsched.replay.sampling import PARTS, SamplingError
+from kvsched.study.result import (
+    CapacitySummary,
+    Ceiling,
+    SampleError,
+    SampleSummary,
+    TraceSummary,
+)
 from kvsched.study.worth import Worth
 from kvsched.trace.model import Trace
+from kvsched.trace.sample import SampledTrace
 from kvsched.trace.summary import summarise
 
 DEFINITIONS = {
@@ -64,9 +73,57 @@ UNEQUAL = {
 """What means something else where blocks have sizes of their own."""
 
 
+SAMPLED = {
+    "sample": "nodes are drawn by a hash of their path, and a node's parent is its nearest "
+    "ancestor drawn; nodes with over 0.1% of the references are always kept and count 1, others "
+    "stand for as many as the rate says, also in the capacity; first uses of nodes and later uses "
+    "are scaled to what the trace has of each. All counts of hits, evictions, classes and reuse "
+    "are estimates; requests, references, prompt tokens, distinct blocks and the ceiling are exact",
+    "expected_error": "of a hit ratio in blocks: the standard error that four parts of the sample "
+    "show by their differences, and how far the estimate moved from their rate to the sample's, "
+    "as the root of both squares, over the grid's capacities",
+}
+"""What is added where a trace is studied through a sample of its nodes."""
+
+
+def sample(trace: Trace, errors: Sequence[SamplingError]) -> SampleSummary | None:
+    """Summarise the sample, and how far what it says may be off; None where there is none."""
+    if not isinstance(trace, SampledTrace):
+        return None
+    return SampleSummary(
+        one_in=trace.settings.one_in,
+        seed=trace.settings.seed,
+        nodes=trace.nodes,
+        always_kept=trace.always_kept,
+        references=trace.references,
+        parts=PARTS,
+        errors=tuple(
+            SampleError(
+                policy=each.policy,
+                standard_error=each.standard_error,
+                drift=each.drift,
+                expected_error=each.expected,
+            )
+            for each in errors
+        ),
+    )
+
+
+def sampled(trace: Trace, errors: Sequence[SamplingError]) -> str:
+    """Begin a sentence on what is uncertain: the sample, if there is one that leaves nodes out."""
+    if not isinstance(trace, SampledTrace) or not errors or trace.settings.one_in == 1:
+        return ""
+    most = max(each.expected for each in errors)
+    return (
+        f"one node in {trace.settings.one_in:,} was sampled, so hit ratios may be off by about "
+        f"{100 * most:.1f} points; "
+    )
+
+
 def definitions(trace: Trace) -> dict[str, str]:
     """Return what the numbers of a study of ``trace`` mean, by name."""
-    return {**DEFINITIONS, **UNEQUAL} if trace.unequal else DEFINITIONS
+    found = {**DEFINITIONS, **UNEQUAL} if trace.unequal else DEFINITIONS
+    return {**found, **SAMPLED} if trace.references < trace.total_references else found
 
 
 def trace(trace: Trace) -> TraceSummary:
@@ -77,6 +134,8 @@ def trace(trace: Trace) -> TraceSummary:
 def warnings(trace: Trace, own: Worth | None) -> tuple[str, ...]:
     """Return what a reader of the result should know before using it."""
     found = () if own is None else own.warnings
+    if trace.references < trace.total_references:
+        found = ("all hits are estimates from a sample of the trace's nodes: see `sample`", *found)
     if trace.unequal:
         found = (
             "blocks are unequal, so capacities are in tokens, and opt and opt-fit are heuristics: "
@@ -106,12 +165,12 @@ def capacity(
 
 def ceiling(trace: Trace, seen: NDArray[np.int32]) -> Ceiling:
     """Summarise what an unlimited cache would hit: the first ``seen`` (R,) blocks of each chain."""
-    blocks, tokens = int(seen.sum(dtype=np.int64)), int(trace.prefix_tokens(seen).sum())
+    blocks, tokens = int(trace.prefix_blocks(seen).sum()), int(trace.prefix_tokens(seen).sum())
     prompt = int(trace.input_tokens.sum())
     return Ceiling(
         hit_blocks=blocks,
         hit_tokens=tokens,
-        block_share=blocks / trace.references if trace.references else None,
+        block_share=blocks / trace.total_references if trace.total_references else None,
         token_share=tokens / prompt if prompt else None,
     )
 
@@ -143,7 +202,11 @@ def replay_summary(result: Replay, found: Capacity) -> dict[str, Any]:
         "capacity_gib": found.gib,
         "capacity_derivation": found.derivation,
         "definitions": {
-            **{name: definitions(result.trace)[name] for name in REPLAY_DEFINITIONS},
+            **{
+                name: text
+                for name, text in definitions(result.trace).items()
+                if name in REPLAY_DEFINITIONS or name in SAMPLED
+            },
             "total_tokens": "prompt tokens that the chains cover",
             "token_hit_ratio": "hit tokens over the prompt tokens that the chains cover",
         },

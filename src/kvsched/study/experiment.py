@@ -42,6 +42,8 @@ class Experiment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """Count so many bytes as a token, for text without a tokenizer."""
     skip_bad_rows: bool = False
     """Leave bad rows out, and say how many."""
+    columns: str | None = None
+    """Columns of a CSV or Parquet table by role, as in time=TIMESTAMP,input=prompt_tokens."""
     capacity_blocks: int | None = None
     """Capacity in blocks of the trace."""
     capacity_tokens: int | None = None
@@ -74,6 +76,10 @@ class Experiment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """Requests that decode together, for what a hit is worth."""
     efficiency: float = 1.0
     """Share of the GPU's rate that prefill reaches, from 0 to 1."""
+    sample: str | None = None
+    """Rate of a sample of the trace's nodes, as 0.1 or 1/10, or auto; the whole if left out."""
+    sample_budget: float = 60.0
+    """Nominal seconds of one core that `sample: auto` may take."""
     against: str | None = None
     """Another trace, or an earlier study's result, to compare with."""
     output_dir: str = "kvsched-study"

@@ -79,9 +79,9 @@ def _gain_sentence(
 
 
 def _uncertain_sentence(
-    best: PolicyRow, own: PolicyRow, led: int | None, settings: dict[str, Any]
+    best: PolicyRow, own: PolicyRow, led: int | None, settings: dict[str, Any], sampled: str
 ) -> str:
-    text = "Uncertain: "
+    text = f"Uncertain: {sampled}"
     if settings.get("session_arrivals") == "zero":
         text += "all sessions were set to start at once (--session-arrivals says otherwise); "
     text += "requests are replayed one after another, so blocks that running requests pin and that "
@@ -99,6 +99,7 @@ def recommend(
     worths: dict[str, Worth | None],
     led: int | None,
     settings: dict[str, Any],
+    sampled: str = "",
 ) -> Recommendation:
     """Choose a policy and a capacity. ``rows`` hold every policy at the study's capacity."""
     best = best_row(rows, own.policy)
@@ -121,6 +122,6 @@ def recommend(
     sentences = (
         first + ".",
         _gain_sentence(chosen, best, own, fit, worths),
-        _uncertain_sentence(best, own, led, settings),
+        _uncertain_sentence(best, own, led, settings, sampled),
     )
     return Recommendation(policy=chosen.policy, capacity_blocks=blocks, sentences=sentences)

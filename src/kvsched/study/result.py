@@ -56,6 +56,35 @@ class TraceSummary(_Value, frozen=True, kw_only=True):
     tenants: int | None
 
 
+class SampleError(_Value, frozen=True, kw_only=True):
+    """How far one policy's hit ratios in blocks may be off; root mean squares over the grid."""
+
+    policy: str
+    standard_error: float
+    """From how far the sample's parts differ."""
+    drift: float
+    """How far the estimate moved from the parts' rate to the sample's."""
+    expected_error: float
+    """The root of both squares."""
+
+
+class SampleSummary(_Value, frozen=True, kw_only=True):
+    """The sample of nodes that the study's hits, evictions and classes are estimates from."""
+
+    one_in: int
+    """One node in so many was drawn."""
+    seed: int
+    nodes: int
+    """In the sample, those always kept included."""
+    always_kept: int
+    """Nodes with over 0.1% of the references: in every sample, for themselves alone."""
+    references: int
+    """Block references in the sample."""
+    parts: int
+    """Parts that the sample was split into to find the errors."""
+    errors: tuple[SampleError, ...]
+
+
 class CapacitySummary(_Value, frozen=True, kw_only=True):
     """The cache that the study is about."""
 
@@ -267,6 +296,8 @@ class StudyResult(_Value, frozen=True, kw_only=True):
     worth: Worth | None
     recommendation: Recommendation
     warnings: tuple[str, ...] = ()
+    sample: SampleSummary | None = None
+    """None where the whole trace was replayed."""
 
     def _repr_html_(self) -> str:
         advice = "".join(f"<p>{html.escape(text)}</p>" for text in self.recommendation.sentences)

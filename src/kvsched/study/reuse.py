@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +11,7 @@ from kvsched.foundation.jit import hot
 from kvsched.replay.run import Replay
 from kvsched.study.result import Histogram, Prefix, Returned, Reuse, SeenOnce
 from kvsched.trace.model import Trace
+from kvsched.trace.sample import SampledTrace
 
 MOST_PREFIXES = 20
 
@@ -24,8 +25,8 @@ class Gaps(NamedTuple):
     """(G,) the earlier request of each run."""
     request: NDArray[np.int32]
     """(G,) the request that uses the run again."""
-    blocks: NDArray[np.int32]
-    """(G,) blocks in the run."""
+    blocks: NDArray[Any]
+    """(G,) blocks in the run, integers."""
 
 
 @hot
@@ -73,7 +74,19 @@ def reuse_gaps(trace: Trace) -> Gaps:
         if runs.shape[1] == found:
             break
         runs = np.empty((3, found), np.int32)
-    return Gaps(seen, runs[0], runs[1], runs[2])
+    return Gaps(seen, runs[0], runs[1], _stand_for(trace, runs[1], runs[2]))
+
+
+def _stand_for(trace: Trace, request: NDArray[np.int32], blocks: NDArray[np.int32]) -> NDArray[Any]:
+    """Return (G,) blocks of the workload in each run; a request's runs follow one another."""
+    if not isinstance(trace, SampledTrace):
+        return blocks
+    end = np.cumsum(blocks, dtype=np.int64)
+    first = np.flatnonzero(np.concatenate([[True], request[1:] != request[:-1]]))
+    before = np.concatenate([[0], end])[first]
+    end += np.repeat(trace.starts[request[first]] - before, np.diff(np.append(first, len(end))))
+    stands: NDArray[np.int64] = trace.blocks_to[end] - trace.blocks_to[end - blocks]
+    return stands
 
 
 def _edges(longest: float) -> list[float]:
@@ -144,6 +157,8 @@ def _add_parents(parent: NDArray[np.int32], tokens: NDArray[np.int64]) -> None:
 
 def path_tokens(trace: Trace) -> NDArray[np.int64]:
     """Return (N,) tokens from the root to each node, itself included. O(N)."""
+    if trace.path_tokens is not None:
+        return trace.path_tokens
     if not trace.unequal:
         whole: NDArray[np.int64] = trace.depth.astype(np.int64) * trace.block_size + trace.tokens
         return whole
@@ -192,10 +207,12 @@ def hottest(replay: Replay) -> tuple[tuple[Prefix, ...], SeenOnce]:
             )
         )
     once = used == 1
-    alone = int(once.sum())
-    share = alone / trace.nodes if trace.nodes else None
+    alone = int((once * trace.node_weight).sum())
+    share = alone / trace.total_nodes if trace.total_nodes else None
     return tuple(prefixes), SeenOnce(
-        blocks=alone, share=share, tokens=int(trace.tokens[once].sum(dtype=np.int64))
+        blocks=alone,
+        share=share,
+        tokens=int((trace.tokens * once * trace.node_weight).sum(dtype=np.int64)),
     )
 
 
@@ -206,6 +223,7 @@ def _count_returns(
     hits: NDArray[np.int32],
     stored: NDArray[np.int32],
     tokens: NDArray[np.int32],
+    weight: NDArray[np.int64],
     before: NDArray[np.uint8],
     totals: NDArray[np.int64],
 ) -> None:
@@ -214,8 +232,8 @@ def _count_returns(
         for at in range(begin, begin + stored[request]):
             node = chains[at]
             if before[node] != 0:
-                totals[0] += 1
-                totals[1] += tokens[node]
+                totals[0] += weight[node]
+                totals[1] += weight[node] * tokens[node]
             before[node] = 1
 
 
@@ -230,6 +248,7 @@ def returned(replay: Replay) -> Returned:
         replay.request_hits,
         replay.request_stored,
         trace.tokens,
+        np.broadcast_to(np.int64(1) * trace.node_weight, (trace.nodes,)),
         before,
         totals,
     )

@@ -28,6 +28,7 @@ from kvsched.policy.registry import make
 from kvsched.replay.curve import LRUCurve
 from kvsched.replay.loop import replay_loop
 from kvsched.replay.run import Replay, check_capacity, replay
+from kvsched.replay.sampling import SamplingError, sampling_errors
 from kvsched.replay.sweep import Point, on_all_cores, point_of
 from kvsched.study import curves, describe
 from kvsched.study.anatomy import anatomy
@@ -36,7 +37,9 @@ from kvsched.study.result import PolicyRow, StudyResult
 from kvsched.study.resume import Partial
 from kvsched.study.reuse import hottest, returned, reuse_gaps, time_to_reuse
 from kvsched.study.worth import Worth, worth
+from kvsched.trace.check import require_blocks
 from kvsched.trace.model import Trace
+from kvsched.trace.sample import SampledTrace
 
 DEFAULT_POLICIES = ("lru", "fifo", "lfu", "slru", "chapter", "decay")
 BOUNDS = ("opt-fit", "opt")
@@ -128,7 +131,8 @@ def _runnable(
 
 def default_capacity(trace: Trace) -> Capacity:
     """A tenth of the trace's distinct blocks (or tokens of them), for want of a real one."""
-    distinct = int(trace.tokens.sum(dtype=np.int64)) if trace.unequal else trace.nodes
+    weighed = trace.tokens * np.int64(1) * trace.node_weight
+    distinct = int(weighed.sum()) if trace.unequal else trace.total_nodes
     what = "tokens of distinct blocks" if trace.unequal else "distinct blocks"
     why = f"No capacity was given: a tenth of the {distinct:,} {what} was taken."
     blocks = max(1, distinct // 10)
@@ -148,8 +152,7 @@ def _plan(
             f"the capacity counts blocks of {capacity.block_size} tokens, "
             f"the trace blocks of {trace.unit_tokens}"
         )
-    if not trace.references:
-        raise UsageError("the trace has no blocks to cache: nothing can be studied")
+    require_blocks(trace)
     own = make(options.policy)
     made, warnings = _runnable(asked_policies(options), own, trace, options)
     curve = curves.exact_curve(trace)
@@ -206,7 +209,7 @@ def _worth_of(plan: _Plan, result: Replay, ceiling: np.ndarray[Any, Any]) -> Wor
         return None
     return worth(
         plan.trace.input_tokens,
-        result.request_hit_tokens,
+        plan.trace.located_tokens(result.request_hits),
         plan.trace.output_tokens,
         model=plan.model,
         accelerator=plan.gpu,
@@ -292,14 +295,35 @@ def study(
     kept = None if partial is None else Partial(partial, _identity(plan))
     here = _run_here(plan, told)
     grid = _run_grid(plan, here, kept, told)
-    return _result(plan, here, grid)
+    return _result(plan, here, grid, _errors(plan, grid, told))
 
 
-def _result(plan: _Plan, here: dict[str, Replay], grid: dict[str, list[Point]]) -> StudyResult:
+def _errors(plan: _Plan, grid: dict[str, list[Point]], report: Report) -> list[SamplingError]:
+    """Say how far a sample's hits may be off, policy by policy; nothing for a whole trace."""
+    if not isinstance(plan.trace, SampledTrace):
+        return []
+    report("errors of the sample", 0, 1)
+    hits = {label: [point.hit_blocks for point in points] for label, points in grid.items()}
+    if plan.curve is not None:
+        hits["lru"] = [plan.curve.at(blocks)[0] for blocks in plan.grid]
+    found = sampling_errors(
+        plan.trace, plan.policies.values(), plan.grid, hits, threads=plan.options.threads
+    )
+    report("errors of the sample", 1, 1)
+    return found
+
+
+def _result(
+    plan: _Plan,
+    here: dict[str, Replay],
+    grid: dict[str, list[Point]],
+    errors: list[SamplingError],
+) -> StudyResult:
     trace, own = plan.trace, here[plan.own]
     gaps = reuse_gaps(trace)
     ceiling_tokens = trace.prefix_tokens(gaps.seen)
-    worths = {label: _worth_of(plan, result, ceiling_tokens) for label, result in here.items()}
+    located = trace.located_tokens(gaps.seen)
+    worths = {label: _worth_of(plan, result, located) for label, result in here.items()}
     rows = _rows(plan, here, worths)
     by_label = {row.policy: row for row in rows}
     prompt = int(trace.input_tokens.sum())
@@ -308,8 +332,9 @@ def _result(plan: _Plan, here: dict[str, Replay], grid: dict[str, list[Point]]) 
     led = parts_led(here[best.policy], own) if best.policy != plan.own else None
     capacity = describe.capacity(trace, plan.capacity, plan.model, plan.gpu)
     prefixes, once = hottest(own)
+    said = describe.sampled(trace, errors)
     advice = recommend(
-        rows, by_label[plan.own], capacity, targets, worths, led, trace.origin.settings
+        rows, by_label[plan.own], capacity, targets, worths, led, trace.origin.settings, said
     )
     value = worths[plan.own]
     return StudyResult(
@@ -335,4 +360,5 @@ def _result(plan: _Plan, here: dict[str, Replay], grid: dict[str, list[Point]]) 
         worth=value,
         recommendation=advice,
         warnings=plan.warnings + describe.warnings(trace, value),
+        sample=describe.sample(trace, errors),
     )

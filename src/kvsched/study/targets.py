@@ -17,12 +17,12 @@ Gib = Callable[[int], float | None]
 
 
 def exact_targets(curve: LRUCurve, gib: Gib) -> list[Target]:
-    """Return LRU's targets, found among all capacities. O(log N)."""
+    """Return LRU's targets, found among all capacities; not exact from a sample. O(log N)."""
     found = []
     for share in SHARES:
         blocks = curve.capacity_for(share * curve.ceiling_tokens) if curve.ceiling_tokens else None
         size = None if blocks is None else gib(blocks)
-        found.append(Target(policy="lru", share=share, blocks=blocks, gib=size, exact=True))
+        found.append(Target(policy="lru", share=share, blocks=blocks, gib=size, exact=curve.exact))
     return found
 
 

@@ -7,10 +7,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kvsched.foundation.errors import UsageError
 from kvsched.trace.model import Trace
 
 _STEP = 1 << 20
 _MOST_TOKENS = 2**31 - 1
+
+
+def require_blocks(trace: Trace) -> None:
+    """Raise UsageError where no request has a block: such a trace is good for timing only."""
+    if not trace.references:
+        raise UsageError(
+            f"{trace.origin.source} has no block ids: nothing can be cached; use it for timing "
+            "(arrivals and lengths)"
+        )
 
 
 def structural_fault(trace: Trace) -> str | None:

@@ -3,17 +3,35 @@
 from __future__ import annotations
 
 from kvsched.foundation.errors import InputError, UsageError
-from kvsched.trace import bailian, columns, lmcache, mooncake, openai, vllm_timed, weka
+from kvsched.trace import (
+    azure,
+    bailian,
+    burstgpt,
+    columns,
+    delimited,
+    lmcache,
+    mooncake,
+    openai,
+    parquet,
+    ragpulse,
+    vllm_timed,
+    weka,
+)
 from kvsched.trace.reading import Format
 
 FORMATS: tuple[Format, ...] = (
     columns.FORMAT,
+    parquet.FORMAT,
     openai.FORMAT,
+    ragpulse.FORMAT,
     weka.FORMAT,
     bailian.FORMAT,
     lmcache.FORMAT,
     mooncake.FORMAT,
     vllm_timed.FORMAT,
+    azure.FORMAT,
+    burstgpt.FORMAT,
+    delimited.FORMAT,
 )
 """In the order in which they are tried."""
 
@@ -34,12 +52,17 @@ def named_format(name: str) -> Format:
     raise UsageError(f"trace format {name!r} is not known: use one of {known_names()}")
 
 
-def detect_format(file: str, head: bytes) -> Format:
-    """The format that the first 64 KiB of ``file`` look like. Raises InputError."""
+def detect_format(file: str, head: bytes, named_columns: bool = False) -> Format:
+    """The format that the first 64 KiB of ``file`` look like. Raises InputError.
+
+    Where its columns are named it is a table: text, if it is in no format that takes them.
+    """
     if not head:
         raise InputError(file, "the file is empty")
     if head.startswith(_LFS_POINTER):
         raise InputError(file, "a pointer of Git LFS, not the trace: `git lfs pull` fetches it")
+    if named_columns and b"\0" not in head:
+        return delimited.FORMAT
     for known in FORMATS:
         if known.sniff(head):
             return known

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 from kvsched.foundation.errors import InputError, UsageError
@@ -12,6 +13,7 @@ from kvsched.trace.fields import MOST_TOKENS
 from kvsched.trace.formats import FORMATS, detect_format, named_format
 from kvsched.trace.model import Trace
 from kvsched.trace.reading import Format, ReadOptions
+from kvsched.trace.roles import parse_columns
 from kvsched.trace.source import Progress, Source, os_fault
 from kvsched.trace.text import LEAST_RATIO, MOST_RATIO
 
@@ -23,6 +25,7 @@ _FLAGS = {
     "tokenizer": "--tokenizer",
     "chat_template": "--chat-template",
     "bytes_per_token": "--bytes-per-token",
+    "columns": "--columns",
 }
 
 
@@ -39,6 +42,7 @@ def load_trace(
     chat_template: str | os.PathLike[str] | None = None,
     bytes_per_token: float | None = None,
     skip_bad_rows: bool = False,
+    columns: str | Mapping[str, str] | None = None,
     progress: Progress | None = None,
 ) -> Trace:
     """Read a trace from a file, or from a folder of session files.
@@ -48,8 +52,8 @@ def load_trace(
     ``session_arrivals`` (``zero`` or ``poisson:RATE`` sessions a second, from ``seed``) places
     sessions that have no common clock. Logs of messages need ``tokenizer`` (the path of a
     tokenizer.json) and ``chat_template``, or ``bytes_per_token``. ``skip_bad_rows`` leaves bad
-    rows out and counts them in ``origin.notes``. ``progress`` is told the bytes read and the bytes
-    in all.
+    rows out and counts them in ``origin.notes``. ``columns`` names a table's columns by role, as
+    in ``time=TIMESTAMP,input=prompt_tokens``. ``progress`` is told the bytes read and in all.
 
     Raises InputError, which names file, row and fault, and UsageError for a wrong option.
     """
@@ -71,6 +75,7 @@ def load_trace(
         chat_template=None if chat_template is None else os.fspath(chat_template),
         bytes_per_token=bytes_per_token,
         skip_bad_rows=skip_bad_rows,
+        columns=parse_columns(columns),
         progress=progress,
     )
     chosen = None if format is None else named_format(format)
@@ -86,7 +91,7 @@ def load_trace(
         if not head:
             raise InputError(source.name, "the file is empty")
         if chosen is None:
-            chosen = detect_format(source.name, head)
+            chosen = detect_format(source.name, head, named_columns=columns is not None)
         _check_options(chosen, options)
         return chosen.read(source, options)
 

@@ -179,6 +179,66 @@ class Trace:
         covered: Int64s = np.minimum(self._covered(blocks), self.chain_tokens)
         return covered
 
+    # A sample (`kvsched.trace.sample`) holds less than it stands for, and gives these estimates.
+
+    @property
+    def total_references(self) -> int:
+        """Block references of the workload: B, unless this is a sample."""
+        return self.references
+
+    @property
+    def total_nodes(self) -> int:
+        """Distinct nodes of the workload: N, unless this is a sample."""
+        return self.nodes
+
+    @property
+    def total_chain_blocks(self) -> Int64s:
+        """(R,) blocks of each chain in the workload."""
+        return self.chain_blocks
+
+    @property
+    def node_weight(self) -> Int64s | int:
+        """(N,) or one number: nodes of the workload that each node stands for."""
+        return 1
+
+    @property
+    def weighted(self) -> bool:
+        """Whether nodes take different room in a cache."""
+        return self.unequal
+
+    @property
+    def room(self) -> NDArray[Any]:
+        """(N,) what each node takes of a capacity, where they differ."""
+        return self.tokens
+
+    @property
+    def slack(self) -> int:
+        """Added to a capacity, so that one that no whole nodes fill is rounded, not cut."""
+        return 0
+
+    @property
+    def begins(self) -> Int64s | None:
+        """(N,) tokens of a prompt before each node, where ancestors were left out."""
+        return None
+
+    @property
+    def path_tokens(self) -> Int64s | None:
+        """(N,) tokens from the root to each node, itself included, where they are kept."""
+        return None
+
+    @property
+    def tail_tokens(self) -> Int64s:
+        """(R,) prompt tokens that no node covers."""
+        return self.input_tokens - self.chain_tokens
+
+    def prefix_blocks(self, blocks: NDArray[Any]) -> Int64s:
+        """Return (R,) blocks of the workload in the first ``blocks[r]`` of each chain."""
+        return blocks.astype(np.int64)
+
+    def located_tokens(self, blocks: NDArray[Any]) -> Int64s:
+        """Return (R,) where the first ``blocks[r]`` of each chain end, in tokens."""
+        return self.prefix_tokens(blocks)
+
     def __repr__(self) -> str:
         return (
             f"<Trace {self.origin.source}: {len(self):,} requests, {self.references:,} block "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -39,6 +39,8 @@ class ReadOptions:
     """Bytes of UTF-8 that count as one token, for text without a tokenizer."""
     skip_bad_rows: bool = False
     """Leave bad rows out and report their count, instead of stopping at the first."""
+    columns: Mapping[str, str] | None = None
+    """Names of a table's columns by role; None to tell them by their usual names."""
     progress: Progress | None = None
     """Told how many bytes were read."""
 
@@ -111,6 +113,12 @@ class LabelColumn:
         """Append one name."""
         code = UNKNOWN if value is None else self._names.setdefault(value, len(self._names))
         self._codes.append(code)
+
+    def extend_coded(self, codes: NDArray[np.int32], names: Sequence[str]) -> None:
+        """Append names by code; ``names`` in order of first appearance. O(K)."""
+        known = self._names
+        mine = [known.setdefault(name, len(known)) for name in names]
+        self._codes.extend(np.array([*mine, UNKNOWN], np.int32)[codes])
 
     def blank(self, count: int) -> None:
         """Append ``count`` rows that have no name."""

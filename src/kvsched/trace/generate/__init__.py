@@ -2,6 +2,7 @@
 
 from kvsched.trace.generate.make import generate
 from kvsched.trace.generate.presets import PRESETS, preset
+from kvsched.trace.generate.sampled import generate_sampled
 from kvsched.trace.generate.workload import (
     Bursts,
     Day,
@@ -28,5 +29,6 @@ __all__ = [
     "Turns",
     "Workload",
     "generate",
+    "generate_sampled",
     "preset",
 ]

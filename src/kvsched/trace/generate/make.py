@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -12,7 +12,7 @@ import numpy as np
 from kvsched.foundation.errors import UsageError
 from kvsched.trace.generate import loops
 from kvsched.trace.generate.draw import Clock
-from kvsched.trace.generate.heads import build_heads
+from kvsched.trace.generate.heads import Heads, build_heads
 from kvsched.trace.generate.plan import TICKS_PER_S, Plan, Segments, joined, plan_stream
 from kvsched.trace.generate.settings import check
 from kvsched.trace.generate.workload import Workload
@@ -31,45 +31,49 @@ def generate(workload: Workload, seed: int) -> Trace:
     Cost: about 10 ns a block reference and 0.3 µs a request; memory 4 bytes a reference, 20 a
     node, about 200 a request. Raises UsageError naming the setting that is out of range.
     """
-    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**64:
-        raise UsageError(f"seed must be an integer from 0 to {2**64 - 1}, not {seed!r}")
-    check(workload)
-    chosen = _choose(workload, seed)
-    chains = _chains(workload, chosen)
-    plan, at = chosen.plan, chosen.order
-    ticks = _ticks(plan.tick[at], workload.time_grid_s)
-    delay = plan.delay[at]
-    names = np.array([stream.name for stream in workload.streams])
-    priorities = np.array([stream.priority for stream in workload.streams], np.int32)
+    chosen = choose(workload, seed)
+    chains = _chains(workload, measured(workload, chosen))
     return Trace(
-        time_s=(ticks - ticks[0]) / TICKS_PER_S,
-        input_tokens=chosen.inputs[at],
-        output_tokens=plan.output[at],
         starts=chains.starts,
         chains=chains.chains,
         parent=chains.parent,
         depth=chains.depth,
         tokens=chains.tokens,
         key=np.arange(len(chains.parent), dtype=np.int64),
-        block_size=workload.block_size,
-        tenant=_labels(plan.tenant[at], "tenant-{}"),
-        session=_by_appearance(plan.session[at]),
-        type=Labels(plan.stream[at], tuple(str(name) for name in names)),
-        turn=plan.turn[at],
-        priority=priorities[plan.stream[at]] if priorities.any() else None,
-        delay_s=np.where(delay < 0, np.nan, delay / TICKS_PER_S),
-        origin=Origin(
+        **request_columns(workload, seed, chosen),
+    )
+
+
+def request_columns(workload: Workload, seed: int, chosen: Chosen) -> dict[str, Any]:
+    """Return the fields of the trace that hold requests, the block size and the origin."""
+    plan, at = chosen.plan, chosen.order
+    ticks = _ticks(plan.tick[at], workload.time_grid_s)
+    delay = plan.delay[at]
+    names = np.array([stream.name for stream in workload.streams])
+    priorities = np.array([stream.priority for stream in workload.streams], np.int32)
+    return {
+        "time_s": (ticks - ticks[0]) / TICKS_PER_S,
+        "input_tokens": chosen.inputs[at],
+        "output_tokens": plan.output[at],
+        "block_size": workload.block_size,
+        "tenant": _labels(plan.tenant[at], "tenant-{}"),
+        "session": _by_appearance(plan.session[at]),
+        "type": Labels(plan.stream[at], tuple(str(name) for name in names)),
+        "turn": plan.turn[at],
+        "priority": priorities[plan.stream[at]] if priorities.any() else None,
+        "delay_s": np.where(delay < 0, np.nan, delay / TICKS_PER_S),
+        "origin": Origin(
             source=workload.name,
             format="generated",
             time_unit="s",
             notes=(f"generated with seed {seed}",),
             settings={"seed": seed, **msgspec.to_builtins(workload)},
         ),
-    )
+    }
 
 
 @dataclass
-class _Chosen:
+class Chosen:
     """A plan with its prompts' lengths, and the rows that the trace takes, in time order."""
 
     plan: Plan
@@ -79,11 +83,15 @@ class _Chosen:
     order: Int64s
 
 
-def _choose(workload: Workload, seed: int) -> _Chosen:
+def choose(workload: Workload, seed: int) -> Chosen:
     """Plan ever longer spans until one holds the requests that were asked for.
 
     Only requests up to a span's end count: later ones would lack sessions not yet begun.
+    Raises UsageError naming the setting that is out of range.
     """
+    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**64:
+        raise UsageError(f"seed must be an integer from 0 to {2**64 - 1}, not {seed!r}")
+    check(workload)
     span_s = (1.02 * workload.requests + 8 * math.sqrt(workload.requests)) / workload.rate
     while (span_s + workload.warm_up_s) * workload.rate < _MOST_PLANNED:
         chosen = _planned(workload, seed, span_s)
@@ -96,7 +104,7 @@ def _choose(workload: Workload, seed: int) -> _Chosen:
     )
 
 
-def _planned(workload: Workload, seed: int, span_s: float) -> _Chosen | None:
+def _planned(workload: Workload, seed: int, span_s: float) -> Chosen | None:
     seeds = np.random.SeedSequence(seed).spawn(1 + len(workload.streams))
     randoms = [np.random.Generator(np.random.PCG64(each)) for each in seeds]
     clock = Clock(workload.arrivals, -workload.warm_up_s, span_s, randoms[0])
@@ -128,7 +136,21 @@ def _planned(workload: Workload, seed: int, span_s: float) -> _Chosen | None:
     if len(rows) < workload.requests:
         return None
     order = rows[np.argsort(plan.tick[rows], kind="stable")][: workload.requests]
-    return _Chosen(plan, segment_tokens, inputs, broken, order)
+    return Chosen(plan, segment_tokens, inputs, broken, order)
+
+
+class Measured(NamedTuple):
+    """What every request takes from an earlier one or from its head, before chains are laid."""
+
+    starts: Int64s
+    inputs: Int64s
+    session: Int64s
+    heads: Heads
+    head: Int64s
+    """(R,) head of each request."""
+    before: Int64s
+    reused: Int64s
+    nodes: int
 
 
 class _Chains(NamedTuple):
@@ -139,8 +161,8 @@ class _Chains(NamedTuple):
     tokens: Int32s
 
 
-def _chains(workload: Workload, chosen: _Chosen) -> _Chains:
-    """The ragged chains and the forest."""
+def measured(workload: Workload, chosen: Chosen) -> Measured:
+    """Find each request's length, head and what it reuses. Raises UsageError above 2^31 nodes."""
     size = workload.block_size
     plan, order = chosen.plan, chosen.order
     inputs = chosen.inputs[order]
@@ -156,12 +178,18 @@ def _chains(workload: Workload, chosen: _Chosen) -> _Chains:
     nodes = loops.measure(session, head, inputs, chosen.broken[order], size, heads.edges,
                           heads.blocks, heads.edge_slot, last, before, reused)  # fmt: skip
     _fits("nodes", nodes)
+    return Measured(starts, inputs, session, heads, head, before, reused, nodes)
+
+
+def _chains(workload: Workload, found: Measured) -> _Chains:
+    """The ragged chains and the forest."""
+    starts, heads, nodes = found.starts, found.heads, found.nodes
     chains = np.empty(int(starts[-1]), np.int32)
     parent = np.empty(nodes, np.int32)
     depth = np.empty(nodes, np.int32)
     tokens = np.empty(nodes, np.int32)
-    loops.lay(head, inputs, size, heads.edges, heads.edge_slot, before, reused, starts, chains,
-              parent, depth, tokens)  # fmt: skip
+    loops.lay(found.head, found.inputs, workload.block_size, heads.edges, heads.edge_slot,
+              found.before, found.reused, starts, chains, parent, depth, tokens)  # fmt: skip
     return _Chains(starts, chains, parent, depth, tokens)
 
 
