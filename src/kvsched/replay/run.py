@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvsched.foundation.errors import KvschedError, UsageError
-from kvsched.foundation.jit import bind, compilation_enabled
+from kvsched.foundation.jit import bind, compilation_enabled, is_kept
 from kvsched.foundation.notebook import facts
 from kvsched.kernel.table import empty_table
 from kvsched.policy.base import Policy, Setup
@@ -159,6 +159,12 @@ def _bound(policy: type[Policy], compiled: bool, weighted: bool) -> Callable[...
     if how not in _loops:
         _loops[how] = bind(replay_loop, {**policy.hooks(), "weighted": weighted}, compiled)
     return _loops[how]
+
+
+def is_compiled(policy: type[Policy], weighted: bool) -> bool:
+    """Whether the loop with the policy's hooks is bound in this process, or kept on disk."""
+    names = {**policy.hooks(), "weighted": weighted}
+    return (policy, True, weighted) in _loops or is_kept(replay_loop, names)
 
 
 def replay(

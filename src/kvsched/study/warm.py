@@ -1,0 +1,252 @@
+"""Compiling ahead: every kernel that a study, a replay or a reader uses, in processes.
+
+Numba's compiler holds the GIL, so threads gain nothing. A job is a name; a child does it by running
+what it names on a tiny trace, and so compiles, or loads from the cache, just what a user's run
+would. ``python -m kvsched.study.warm`` is such a child.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from kvsched.foundation.children import answer_jobs, can_start, in_children
+from kvsched.foundation.errors import KvschedError, UsageError
+from kvsched.foundation.jit import cache_folder, compilation_enabled
+from kvsched.policy.base import Policy
+from kvsched.policy.registry import built_in, find
+from kvsched.replay.run import is_compiled, replay
+from kvsched.replay.sweep import cores
+from kvsched.trace.model import Labels, Origin, Trace
+
+MOST_CHILDREN = 8
+"""A child that compiles takes about 0.2 GB of memory."""
+
+Report = Callable[[str, int, int], None]
+"""Told (what, done, all)."""
+
+_READING = """\
+{"timestamp": 0, "input_length": 700, "output_length": 9, "hash_ids": [1, 2]}
+{"timestamp": 3000, "input_length": 1100, "output_length": 9, "hash_ids": [1, 3, 4]}
+"""
+_TABLE = """\
+TIMESTAMP,ContextTokens,GeneratedTokens,User
+2024-05-01 10:00:00.5,700,9,a
+2024-05-01 10:00:01.5,800,9,b
+"""
+_NUMBERED = """\
+when,prompt,answer,ids
+0.5,700,9,"[1, 2]"
+1.5,1100,9,"[1, 3, 4]"
+"""
+
+
+@dataclass(frozen=True)
+class Warmed:
+    """What compiling ahead did."""
+
+    jobs: int
+    compiled: int
+    """Kernels that had to be compiled: 0 where the cache had all."""
+
+
+def tiny_trace(weighted: bool = False) -> Trace:
+    """Return a trace of five requests that has every column; with blocks of their own sizes."""
+    chains = [(0, 1), (0, 2, 3), (4,), (0, 1), (5, 6)]
+    lengths = [len(chain) for chain in chains]
+    requests = len(chains)
+    labels = Labels(np.array([0, 0, 1, 0, 1], np.int32), ("a", "b"))
+    return Trace(
+        time_s=np.arange(float(requests)),
+        input_tokens=np.array(lengths, np.int64) * 16,
+        output_tokens=np.full(requests, 2, np.int64),
+        starts=np.cumsum([0, *lengths]).astype(np.int64),
+        chains=np.concatenate([np.array(chain, np.int32) for chain in chains]),
+        parent=np.array([-1, 0, 0, 2, -1, -1, 5], np.int32),
+        depth=np.array([0, 1, 1, 2, 0, 0, 1], np.int32),
+        tokens=np.full(7, 16, np.int32),
+        key=np.arange(7, dtype=np.int64),
+        block_size=0 if weighted else 16,
+        origin=Origin("tiny", "made", "s"),
+        tenant=labels,
+        session=labels,
+        type=labels,
+        model=labels,
+        turn=np.array([1, 2, 1, 3, 2], np.int32),
+        priority=np.zeros(requests, np.int32),
+        deadline_s=np.full(requests, 100.0),
+        delay_s=np.ones(requests),
+    )
+
+
+def _read() -> None:
+    from kvsched.trace.load import load_trace
+
+    with tempfile.TemporaryDirectory() as folder:
+        for name, text, options in (
+            ("rows.jsonl", _READING, {}),
+            ("azure.csv", _TABLE, {}),
+            ("table.csv", _NUMBERED, {"columns": "time=when,input=prompt,output=answer,blocks=ids"}),
+        ):
+            path = Path(folder, name)
+            path.write_text(text, encoding="utf-8")
+            load_trace(path, **options)  # type: ignore[arg-type]
+
+
+def _generate() -> None:
+    from kvsched.trace.generate import generate, generate_sampled, preset
+
+    workload = preset("chat", requests=40)
+    generate(workload, 0)
+    generate_sampled(workload, 0, lambda _references: 2)
+
+
+def _analyse() -> None:
+    """A curve, and the parts of a study that are no replay."""
+    from kvsched.replay.curve import lru_curve
+    from kvsched.study.reuse import hottest, returned, reuse_gaps, time_to_reuse
+
+    for weighted in (False, True):
+        trace = tiny_trace(weighted)
+        time_to_reuse(trace, reuse_gaps(trace))
+        # The columns that these read are the same whoever made them.
+        result = replay(tiny_trace(), "lru", 2)
+        hottest(result)
+        returned(result)
+    lru_curve(tiny_trace())
+
+
+def _sample() -> None:
+    from kvsched.replay.curve import lru_curve
+    from kvsched.trace.sample import sample
+
+    lru_curve(sample(tiny_trace(), 2))
+
+
+def _edit() -> None:
+    from kvsched.trace.merge import merge_traces
+    from kvsched.trace.slice import slice_trace
+    from kvsched.trace.stats import trace_stats
+
+    trace = tiny_trace()
+    trace_stats(trace)
+    slice_trace(trace, first=3)
+    merge_traces([trace, trace], share_blocks=True)
+
+
+_SHARED: dict[str, Callable[[], None]] = {
+    "reading": _read,
+    "generating": _generate,
+    "analysing": _analyse,
+    "sampling": _sample,
+    "editing": _edit,
+}
+"""What is compiled beside the policies."""
+
+
+def do_job(job: str) -> dict[str, Any]:
+    """Run what ``job`` names on a tiny trace; say how many kernels were compiled, and kept."""
+    from kvsched.foundation.jit_cache import TALLY
+
+    compiled, kept = TALLY.compiled, TALLY.kept
+    kind, _, name = job.partition(" ")
+    if kind in _SHARED:
+        _SHARED[kind]()
+    else:
+        replay(tiny_trace(kind == "tokens"), name, 32 if kind == "tokens" else 2, fast=False)
+    return {"compiled": TALLY.compiled - compiled, "kept": TALLY.kept - kept}
+
+
+def _job(policy: str, weighted: bool) -> str:
+    return f"{'tokens' if weighted else 'blocks'} {policy}"
+
+
+def check_cache() -> Path:
+    """Return the folder of compiled code. Raises UsageError where nothing can be kept in it."""
+    folder = cache_folder()
+    if not compilation_enabled():
+        raise UsageError("KVSCHED_COMPILED=0: nothing is compiled")
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise UsageError(
+            f"{folder}: compiled code cannot be kept there ({error.strerror}): "
+            "KVSCHED_CACHE_DIR names another folder"
+        ) from error
+    return folder
+
+
+def warm(
+    policies: Sequence[str] | None = None, children: int = 0, report: Report | None = None
+) -> Warmed:
+    """Compile ``policies``, all built-in ones if None, and what readers and studies share.
+
+    In ``children`` processes (0: one a core, at most `MOST_CHILDREN`). What the cache has is only
+    loaded. Cost: 1 to 3 s of a core a policy. Raises UsageError for a policy that is not built in
+    or a cache that cannot be written, and KvschedError where something does not compile.
+    """
+    names = built_in() if policies is None else list(policies)
+    for name in names:
+        if name not in built_in():
+            raise UsageError(
+                f"policy {name} is not built in (known: {', '.join(built_in())}): "
+                "others are compiled when they first run"
+            )
+    folder = check_cache()
+    # The longest first: what is left for the end is short.
+    jobs = [_job(name, weighted) for weighted in (False, True) for name in reversed(names)]
+    jobs = [*_SHARED, *jobs]
+    compiled = 0
+    done = 0
+    for job, answer in in_children(__name__, jobs, children or min(cores(), MOST_CHILDREN)):
+        if "error" in answer:
+            raise KvschedError(f"{job}: it could not be compiled ({answer['error']})")
+        if answer["kept"] < answer["compiled"]:
+            raise KvschedError(f"{folder}: compiled code could not be written")
+        compiled += answer["compiled"]
+        done += 1
+        if report is not None:
+            report("compiling", done, len(jobs))
+    return Warmed(len(jobs), compiled)
+
+
+def compile_ahead(
+    policies: Iterable[Policy], weighted: bool, children: int = 0, report: Report | None = None
+) -> None:
+    """Compile in processes what a study of ``policies`` needs and the cache lacks.
+
+    Does nothing on one core, or where it gains nothing; a user's own policies, and what fails, are
+    compiled when they run.
+    """
+    from kvsched.study import reuse
+
+    workers = children or min(cores(), MOST_CHILDREN)
+    if workers < 2 or not compilation_enabled() or not can_start():
+        return
+    wanted = [
+        policy.name
+        for policy in dict.fromkeys(map(type, policies))
+        if policy.name in built_in() and find(policy.name) is policy
+        if (policy.name != "lru" or weighted) and not is_compiled(policy, weighted)
+    ]
+    jobs = [_job(name, weighted) for name in wanted]
+    if not reuse.is_compiled():
+        jobs.append("analysing")
+    folder = cache_folder()
+    if len(jobs) < 2 or (folder.exists() and not os.access(folder, os.W_OK)):
+        return
+    for done, _ in enumerate(in_children(__name__, jobs, workers), 1):
+        if report is not None:
+            report("compiling", done, len(jobs))
+
+
+if __name__ == "__main__":
+    answer_jobs(do_job)
