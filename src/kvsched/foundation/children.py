@@ -15,7 +15,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 Answer = dict[str, Any]
 
@@ -28,7 +28,7 @@ def can_start() -> bool:
 def _start(module: str) -> subprocess.Popen[str]:
     package = str(Path(__file__).resolve().parents[2])
     paths = [package, *filter(None, [os.environ.get("PYTHONPATH")])]
-    return subprocess.Popen(
+    return subprocess.Popen(  # noqa: S603  # this Python, and a module of ours
         # Without -P a file beside the user, called like a module, would be imported.
         [sys.executable, "-P", "-m", module],
         stdin=subprocess.PIPE,
@@ -123,7 +123,7 @@ def answer_jobs(do: Callable[[str], Answer]) -> None:
     for line in sys.stdin:
         try:
             answer = do(line.strip())
-        except (Exception, SystemExit) as error:  # the parent is told, and goes on
+        except (Exception, SystemExit) as error:  # noqa: BLE001  # the parent is told
             answer = {"error": f"{type(error).__name__}: {' '.join(str(error).split())}"}
-        answers.write(json.dumps(cast(Any, answer)) + "\n")
+        answers.write(json.dumps(answer) + "\n")
         answers.flush()

@@ -186,21 +186,18 @@ def bind(
 
     from kvsched.foundation.jit_parts import PartCompiler, make_part
 
-    settings: Any = {"nogil": True, "error_model": "numpy", "_nrt": allocates}
+    settings: Any = {
+        "nogil": True, "error_model": "numpy", "_nrt": allocates, "no_cfunc_wrapper": True,
+    }  # fmt: skip
+    whole: Any = numba.njit(**settings)
     # Inlining hooks into the kernel halves the time of the heap's policies.
-    part = {"forceinline": True, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
-    compile_part = numba.njit(pipeline_class=PartCompiler, **settings, **part)
-    compile_whole = numba.njit(no_cfunc_wrapper=True, **settings)
-    dispatcher = _copy(
-        plain,
-        names,
-        {},
-        lambda copy: (
-            compile_whole(copy)
-            if copy.__code__ is plain.__code__
-            else make_part(compile_part(copy))
-        ),
-    )
+    settings |= {"forceinline": True, "no_cpython_wrapper": True, "pipeline_class": PartCompiler}
+    part: Any = numba.njit(**settings)
+
+    def compile_one(copy: Function) -> Any:
+        return whole(copy) if copy.__code__ is plain.__code__ else make_part(part(copy))
+
+    dispatcher = _copy(plain, names, {}, compile_one)
     _keep_on_disk(dispatcher, digest(plain, names))
     return cast(Callable[P, R], dispatcher)
 

@@ -46,7 +46,7 @@ class _PartLowering(NativeLowering):
         codegen = state.targetctx.codegen()
         state.library = _PartLibrary(codegen, state.func_id.func_qualname)
         state.flags.no_compile = True
-        changed = super().run_pass(state)
+        changed: bool = super().run_pass(state)
         # Numba finds the callee by its entry point, which must be a builtin and one of a kind.
         lowered = state["cr"]._replace(cfunc=[].append)
         state.targetctx.insert_user_function(lowered.cfunc, lowered.fndesc, [state.library])
@@ -71,7 +71,7 @@ class PartCompiler(CompilerBase):
 def _widened(given: Any) -> Any:
     """Return int64 for the type of a shorter signed integer, or of a constant one."""
     kind = given.literal_type if isinstance(given, types.IntegerLiteral) else given
-    return types.int64 if isinstance(kind, types.Integer) and kind.signed else given
+    return types.int64 if kind in types.signed_domain else given
 
 
 def make_part(dispatcher: Any) -> Any:

@@ -41,9 +41,9 @@ TIMESTAMP,ContextTokens,GeneratedTokens,User
 2024-05-01 10:00:01.5,800,9,b
 """
 _NUMBERED = """\
-when,prompt,answer,ids
-0.5,700,9,"[1, 2]"
-1.5,1100,9,"[1, 3, 4]"
+when,prompt,answer,ids,session
+0.5,700,9,"[1, 2]",a
+1.5,1100,9,"[1, 3, 4]",b
 """
 
 
@@ -86,13 +86,20 @@ def tiny_trace(weighted: bool = False) -> Trace:
 
 
 def _read() -> None:
+    from kvsched.trace.build import _fill_table
     from kvsched.trace.load import load_trace
 
+    # Only a long trace outgrows its first table.
+    _fill_table(np.full(16, -1, np.int32), np.zeros(1, np.int32), np.zeros(1, np.int64), 1)
     with tempfile.TemporaryDirectory() as folder:
         for name, text, options in (
             ("rows.jsonl", _READING, {}),
             ("azure.csv", _TABLE, {}),
-            ("table.csv", _NUMBERED, {"columns": "time=when,input=prompt,output=answer,blocks=ids"}),
+            (
+                "table.csv",
+                _NUMBERED,
+                {"columns": "time=when,input=prompt,output=answer,blocks=ids"},
+            ),
         ):
             path = Path(folder, name)
             path.write_text(text, encoding="utf-8")
@@ -110,16 +117,15 @@ def _generate() -> None:
 def _analyse() -> None:
     """A curve, and the parts of a study that are no replay."""
     from kvsched.replay.curve import lru_curve
-    from kvsched.study.reuse import hottest, returned, reuse_gaps, time_to_reuse
+    from kvsched.study.reuse import hottest, path_tokens, returned, reuse_gaps, time_to_reuse
 
-    for weighted in (False, True):
-        trace = tiny_trace(weighted)
-        time_to_reuse(trace, reuse_gaps(trace))
-        # The columns that these read are the same whoever made them.
-        result = replay(tiny_trace(), "lru", 2)
-        hottest(result)
-        returned(result)
-    lru_curve(tiny_trace())
+    trace = tiny_trace()
+    time_to_reuse(trace, reuse_gaps(trace))
+    result = replay(trace, "lru", 2)
+    hottest(result)
+    returned(result)
+    path_tokens(tiny_trace(weighted=True))
+    lru_curve(trace)
 
 
 def _sample() -> None:
@@ -127,6 +133,7 @@ def _sample() -> None:
     from kvsched.trace.sample import sample
 
     lru_curve(sample(tiny_trace(), 2))
+    sample(tiny_trace(weighted=True), 2)
 
 
 def _edit() -> None:
@@ -205,14 +212,13 @@ def warm(
     jobs = [_job(name, weighted) for weighted in (False, True) for name in reversed(names)]
     jobs = [*_SHARED, *jobs]
     compiled = 0
-    done = 0
-    for job, answer in in_children(__name__, jobs, children or min(cores(), MOST_CHILDREN)):
+    answers = in_children(__name__, jobs, children or min(cores(), MOST_CHILDREN))
+    for done, (job, answer) in enumerate(answers, 1):
         if "error" in answer:
             raise KvschedError(f"{job}: it could not be compiled ({answer['error']})")
         if answer["kept"] < answer["compiled"]:
             raise KvschedError(f"{folder}: compiled code could not be written")
         compiled += answer["compiled"]
-        done += 1
         if report is not None:
             report("compiling", done, len(jobs))
     return Warmed(len(jobs), compiled)
@@ -231,9 +237,10 @@ def compile_ahead(
     workers = children or min(cores(), MOST_CHILDREN)
     if workers < 2 or not compilation_enabled() or not can_start():
         return
+    classes: list[type[Policy]] = list(dict.fromkeys(type(policy) for policy in policies))
     wanted = [
         policy.name
-        for policy in dict.fromkeys(map(type, policies))
+        for policy in classes
         if policy.name in built_in() and find(policy.name) is policy
         if (policy.name != "lru" or weighted) and not is_compiled(policy, weighted)
     ]
