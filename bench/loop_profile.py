@@ -3,9 +3,9 @@
     python bench/loop_profile.py          the table of docs/performance.md, to the terminal
 
 Times are medians of replays that take turns, in one process. Instructions, misses and mispredicted
-branches are cachegrind's, where valgrind is installed: what a process that replays a case five times
-more has more than one that replays every case once, over five times the references. Its machine has
-the caches of `CACHES`; code is generated for a plain x86-64, which valgrind knows.
+branches are cachegrind's, where valgrind is installed: what a process that replays a case five
+times more has more than one that replays every case once, over five times the references. Its
+machine has the caches of `CACHES`; code is generated for a plain x86-64, which valgrind knows.
 """
 
 from __future__ import annotations
