@@ -172,7 +172,7 @@ def bind(
     """Return ``function`` with the global names in ``bound`` standing for its values.
 
     The names are bound in everything that ``function`` calls as well. ``compiled=None`` follows
-    `compilation_enabled`. Compiling costs 1 to 3 s a policy, loading from disk about 0.05 s.
+    `compilation_enabled`. Compiling costs 1 to 4 s a policy, loading from disk about 0.05 s.
     Without ``allocates`` nothing compiled may make an array, and no array is reference counted:
     with a heap in the state, counting took five times as long as the work.
     """

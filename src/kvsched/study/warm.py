@@ -197,7 +197,7 @@ def warm(
     """Compile ``policies``, all built-in ones if None, and what readers and studies share.
 
     In ``children`` processes (0: one a core, at most `MOST_CHILDREN`). What the cache has is only
-    loaded. Cost: 1 to 3 s of a core a policy. Raises UsageError for a policy that is not built in
+    loaded. Cost: 1 to 4 s of a core a policy. Raises UsageError for a policy that is not built in
     or a cache that cannot be written, and KvschedError where something does not compile.
     """
     names = built_in() if policies is None else list(policies)
