@@ -202,7 +202,7 @@ COUNTS_A_REFUSAL = mutant(
     "                if leaving == NONE:\n                    evicted += 1\n"
     "                    break\n",
 )
-NEVER_FULL = mutant("if used == capacity:", "if used >= capacity - 1 and used > 0:")
+NEVER_FULL = mutant("while used + need > capacity:", "while used + need >= capacity and used > 0:")
 LOGS_ITSELF = mutant("decisions.incoming[logged] = node", "decisions.incoming[logged] = leaving")
 
 VARIANTS = {

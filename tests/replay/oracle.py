@@ -93,9 +93,15 @@ KEYS: dict[str, Key] = {
 }
 
 
-def replay(work: Workload, policy: str, capacity: int, block_size: int) -> list[Step]:
-    """Replay one request after another; return what each did."""
+def replay(
+    work: Workload, policy: str, capacity: int, block_size: int, weighted: bool = False
+) -> list[Step]:
+    """Replay one request after another; return what each did.
+
+    Where ``weighted``, a node takes its tokens of the capacity, and ``block_size`` is 1.
+    """
     key = KEYS[policy]
+    size = work.tokens if weighted else [1] * len(work.tokens)
     held: dict[int, Memory] = {}
     steps = []
     for now, chain in enumerate(work.chains):
@@ -109,19 +115,25 @@ def replay(work: Workload, policy: str, capacity: int, block_size: int) -> list[
         evicted: list[int] = []
         at = hits
         while at < len(chain):
-            if len(held) == capacity:
+            need = size[chain[at]]
+            fits = need <= capacity
+            while fits and sum(size[node] for node in held) + need > capacity:
                 inner = {work.parent[node] for node in held}
                 candidates = [n for n in held if n not in inner and n not in chain]
-                if not candidates:
-                    break
                 victim = min(
                     candidates,
                     key=lambda n: key(work, n, now, held[n], capacity * block_size),
+                    default=None,
                 )
-                if policy == "opt" and work.next_use(victim, now) <= work.next_use(chain[at], now):
+                if victim is None or (
+                    policy == "opt" and work.next_use(victim, now) <= work.next_use(chain[at], now)
+                ):
+                    fits = False
                     break
                 del held[victim]
                 evicted.append(victim)
+            if not fits:
+                break
             place = (now, -at)
             held[chain[at]] = Memory(place, place, times=[work.time_s[now]])
             at += 1

@@ -27,6 +27,10 @@ track_leaves = True
 always ends in a leaf says False and pays for neither."""
 
 
+weighted = False
+"""Whether a node takes as much of the capacity as it has tokens, and not 1."""
+
+
 def begin(table: Table, state: Any, request: int, now: float, last_rank: int) -> None:
     """A request begins at ``now`` seconds; the root of its chain will get rank ``last_rank``."""
 

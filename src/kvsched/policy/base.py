@@ -37,7 +37,9 @@ class Setup:
 
     nodes: int
     capacity_blocks: int
+    """Blocks; tokens where the trace's blocks are unequal."""
     block_size: int
+    """Tokens in the unit of the capacity: a block's, or 1 where blocks are unequal."""
     trace: Trace | None = None
     """The whole trace, future included; None in a live cache."""
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from kvsched.foundation.errors import UsageError
 from kvsched.foundation.jit import hot
 from kvsched.foundation.notebook import facts
 from kvsched.trace.model import Trace
@@ -160,8 +161,13 @@ def lru_curve(trace: Trace) -> LRUCurve:
     """Return LRU's hits at every capacity. O(B + R·log R) time, 40 bytes a node of memory.
 
     Exact, also where a chain is longer than the cache: it equals `replay` with ``lru`` at each
-    capacity (checked by the tests).
+    capacity (checked by the tests). Raises UsageError where blocks are unequal: a larger cache
+    in tokens need not hold what a smaller one does.
     """
+    if trace.unequal:
+        raise UsageError(
+            "blocks of unequal size: LRU's curve does not come from one pass; sweep capacities"
+        )
     nodes = trace.nodes
     steps = np.zeros(nodes + 2, np.int64)
     missing = np.zeros(nodes + 1, np.int64)

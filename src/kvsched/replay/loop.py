@@ -16,6 +16,7 @@ from kvsched.kernel.hooks import (
     on_insert,
     track_leaves,
     victim,
+    weighted,
 )
 from kvsched.kernel.table import NONE, Table
 
@@ -48,7 +49,9 @@ def replay_loop(
     counts: Counts,
     decisions: Decisions,
 ) -> int:
-    """Replay every request against a cache of ``capacity`` blocks; return the blocks in use.
+    """Replay every request against a cache of ``capacity`` blocks; return what is in use.
+
+    Where nodes are ``weighted``, capacity and use are in tokens.
 
     Stops at a victim that is not evictable, and returns -1 - request: compiled code has no bounds
     checks, and a policy may be anyone's. Fills ``counts``, and ``decisions`` as far as it has
@@ -77,8 +80,10 @@ def replay_loop(
         first_missing = at
         while at < high:
             node = chains[at]
-            if used == capacity:
-                leaving = victim(table, state, node, ranks - at)
+            need = int(table.tokens[node]) if weighted else 1
+            while used + need > capacity:
+                too_large = weighted and need > capacity
+                leaving = NONE if too_large else victim(table, state, node, ranks - at)
                 if leaving == NONE:
                     break
                 if leaving < 0 or leaving >= len(resident) or resident[leaving] == 0:
@@ -87,7 +92,7 @@ def replay_loop(
                     return -1 - request
                 on_evict(table, state, leaving)
                 resident[leaving] = 0
-                used -= 1
+                used -= int(table.tokens[leaving]) if weighted else 1
                 if logged < len(decisions.victim):
                     decisions.victim[logged] = leaving
                     decisions.incoming[logged] = node
@@ -99,8 +104,10 @@ def replay_loop(
                         children[orphan] -= 1
                         if children[orphan] == 0 and orphan != pinned:
                             enter(table, state, orphan)
+            if used + need > capacity:
+                break
             resident[node] = 1
-            used += 1
+            used += need
             if track_leaves and pinned != NONE:
                 children[pinned] += 1
             on_insert(table, state, node, ranks - at)

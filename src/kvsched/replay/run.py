@@ -24,6 +24,8 @@ from kvsched.trace.model import Trace
 
 MOST_BLOCKS = 2**31 - 1
 """Blocks are numbered with 32 bits."""
+MOST_TOKENS = 2**40
+"""The largest capacity where blocks are unequal, and it counts tokens."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -33,6 +35,7 @@ class Replay:
     trace: Trace
     policy: Policy
     capacity_blocks: int
+    """Blocks; tokens where the trace's blocks are unequal."""
     request_hits: NDArray[np.int32]
     """(R,) blocks hit: the longest resident prefix of the chain at look-up."""
     request_stored: NDArray[np.int32]
@@ -40,7 +43,7 @@ class Replay:
     request_evictions: NDArray[np.int32]
     """(R,) blocks that left to make room for the request."""
     resident_blocks: int
-    """Blocks in the cache after the last request."""
+    """Blocks in the cache after the last request; tokens where blocks are unequal."""
     decisions: Decisions | None = None
     """(evictions,) who left and for whom, in order, where asked for."""
 
@@ -88,7 +91,7 @@ class Replay:
         """Return the integers that define the result."""
         return {
             "policy": self.policy.label,
-            "capacity_blocks": self.capacity_blocks,
+            "capacity_tokens" if self.trace.unequal else "capacity_blocks": self.capacity_blocks,
             "hit_blocks": self.hit_blocks,
             "total_blocks": self.total_blocks,
             "hit_tokens": self.hit_tokens,
@@ -97,8 +100,9 @@ class Replay:
         }
 
     def __repr__(self) -> str:
+        unit = "tokens" if self.trace.unequal else "blocks"
         return (
-            f"<Replay {self.policy.label} at {self.capacity_blocks:,} blocks: hits "
+            f"<Replay {self.policy.label} at {self.capacity_blocks:,} {unit}: hits "
             f"{self.hit_blocks:,} of {self.total_blocks:,} blocks, {self.evictions:,} evictions>"
         )
 
@@ -107,15 +111,17 @@ class Replay:
         return facts("Replay", {**self.summary(), **ratios})
 
 
-def check_capacity(capacity_blocks: int) -> int:
-    """Return ``capacity_blocks``, or raise UsageError if no cache can have it."""
-    if isinstance(capacity_blocks, bool) or not isinstance(capacity_blocks, int | np.integer):
-        raise UsageError(f"capacity must be a whole number of blocks, not {capacity_blocks!r}")
-    if not 0 < capacity_blocks <= MOST_BLOCKS:
-        raise UsageError(
-            f"capacity must be from 1 to {MOST_BLOCKS:,} blocks, not {capacity_blocks:,}"
-        )
-    return int(capacity_blocks)
+def check_capacity(capacity: int, unequal: bool = False) -> int:
+    """Return ``capacity``, or raise UsageError if no cache can have it.
+
+    In blocks; in tokens where the trace's blocks are ``unequal``.
+    """
+    unit, most = ("tokens", MOST_TOKENS) if unequal else ("blocks", MOST_BLOCKS)
+    if isinstance(capacity, bool) or not isinstance(capacity, int | np.integer):
+        raise UsageError(f"capacity must be a whole number of {unit}, not {capacity!r}")
+    if not 0 < capacity <= most:
+        raise UsageError(f"capacity must be from 1 to {most:,} {unit}, not {capacity:,}")
+    return int(capacity)
 
 
 @contextlib.contextmanager
@@ -138,14 +144,15 @@ def _blamed_on(policy: Policy, what: str) -> Iterator[None]:
         raise UsageError(f"policy {policy.label}{told}") from error
 
 
-_loops: dict[tuple[type[Policy], bool], Callable[..., int]] = {}
+_loops: dict[tuple[type[Policy], bool, bool], Callable[..., int]] = {}
 
 
-def _bound(policy: type[Policy], compiled: bool) -> Callable[..., int]:
+def _bound(policy: type[Policy], compiled: bool, weighted: bool) -> Callable[..., int]:
     """Return the loop with the policy's hooks in it, bound once a process."""
-    if (policy, compiled) not in _loops:
-        _loops[policy, compiled] = bind(replay_loop, policy.hooks(), compiled)
-    return _loops[policy, compiled]
+    how = (policy, compiled, weighted)
+    if how not in _loops:
+        _loops[how] = bind(replay_loop, {**policy.hooks(), "weighted": weighted}, compiled)
+    return _loops[how]
 
 
 def replay(
@@ -161,7 +168,8 @@ def replay(
 
     The hit of a request is the longest resident prefix of its chain; missing nodes are stored in
     chain order, and while the cache is full the policy's smallest evictable leaf outside this
-    chain leaves first; if there is none, the rest of the chain is not stored.
+    chain leaves first; if there is none, the rest of the chain is not stored. Where the trace's
+    blocks are unequal, ``capacity_blocks`` counts tokens, and victims leave until the node fits.
 
     ``policy`` is a name, ``path.py:Name``, ``module:Name``, a class or an instance.
     ``decisions=True`` keeps who left for whom. ``compiled=None`` compiles unless
@@ -169,7 +177,7 @@ def replay(
     reference compiled; memory about 30 bytes a node. Raises UsageError for an unknown policy or
     an impossible capacity.
     """
-    capacity = check_capacity(capacity_blocks)
+    capacity = check_capacity(capacity_blocks, trace.unequal)
     chosen = make(policy)
     if compiled is None:
         compiled = compilation_enabled()
@@ -177,14 +185,14 @@ def replay(
     counts = Counts(*(np.zeros(requests, np.int32) for _ in Counts._fields))
     room = trace.references if decisions else 0
     log = Decisions(np.empty(room, np.int32), np.empty(room, np.int32))
-    if type(chosen) is LRU and fast:
+    if type(chosen) is LRU and fast and not trace.unequal:
         used = lru_replay(trace, capacity, counts, log, compiled)
     else:
-        setup = Setup(trace.nodes, capacity, trace.block_size, trace)
+        setup = Setup(trace.nodes, capacity, trace.unit_tokens, trace)
         with _blamed_on(chosen, "its prepare fails"):
             state = chosen.prepare(setup)
         table = empty_table(trace.parent, trace.depth, trace.tokens)
-        loop = _bound(type(chosen), compiled)
+        loop = _bound(type(chosen), compiled, trace.unequal)
         arrays = (trace.time_s, trace.starts, trace.chains)
         with _blamed_on(chosen, "its hooks fail"):
             used = loop(table, state, capacity, *arrays, counts, log)

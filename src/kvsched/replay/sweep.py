@@ -78,12 +78,14 @@ def sweep(
     *,
     threads: int = 0,
 ) -> list[Point]:
-    """Replay ``trace`` under every policy at every capacity in blocks; in the order asked for.
+    """Replay ``trace`` under every policy at every capacity; in the order asked for.
+
+    Capacities are in blocks; in tokens where the trace's blocks are unequal.
 
     Raises UsageError for an unknown policy or an impossible capacity, before anything runs.
     """
     made = [make(policy) for policy in policies]
-    blocks = [check_capacity(capacity) for capacity in capacities]
+    blocks = [check_capacity(capacity, trace.unequal) for capacity in capacities]
     wanted = [(policy, capacity) for policy in made for capacity in blocks]
     found: dict[tuple[int, int], Point] = {}
     jobs = (

@@ -135,6 +135,24 @@ def _count_nodes(
 
 
 @hot
+def _add_parents(parent: NDArray[np.int32], tokens: NDArray[np.int64]) -> None:
+    for node in range(len(parent)):
+        above = parent[node]
+        if above >= 0:
+            tokens[node] += tokens[above]
+
+
+def path_tokens(trace: Trace) -> NDArray[np.int64]:
+    """Return (N,) tokens from the root to each node, itself included. O(N)."""
+    if not trace.unequal:
+        whole: NDArray[np.int64] = trace.depth.astype(np.int64) * trace.block_size + trace.tokens
+        return whole
+    tokens = trace.tokens.astype(np.int64)
+    _add_parents(trace.parent, tokens)
+    return tokens
+
+
+@hot
 def _busiest_child(
     parent: NDArray[np.int32], used: NDArray[np.int64], busiest: NDArray[np.int64]
 ) -> None:
@@ -154,7 +172,7 @@ def hottest(replay: Replay) -> tuple[tuple[Prefix, ...], SeenOnce]:
     first, last = (np.zeros(trace.nodes, np.int32) for _ in range(2))
     _count_nodes(trace.starts, trace.chains, replay.request_hits, used, hits, first, last)
     _busiest_child(trace.parent, used, busiest)
-    whole = trace.depth.astype(np.int64) * trace.block_size + trace.tokens
+    whole = path_tokens(trace)
     weight = np.where((busiest < used) & (used > 1), used * whole, 0)
     count = min(MOST_PREFIXES, int(np.count_nonzero(weight)))
     order = np.lexsort((np.arange(trace.nodes), -weight))[:count]

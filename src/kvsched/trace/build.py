@@ -33,6 +33,7 @@ def build_trace(
     keys: Int64s,
     block_size: int,
     origin: Origin,
+    sizes: Int32s | None = None,
     scope: Int32s | None = None,
     tenant: Labels | None = None,
     session: Labels | None = None,
@@ -51,7 +52,8 @@ def build_trace(
     start at 0 (``deadline_s`` with it); ``origin.settings["first_timestamp_s"]`` keeps what was
     there, unless the reader set it. Requests of different ``scope`` (R,) >= 0 never share a
     node. Every request's tokens must reach into its last block. Nodes are numbered in order of
-    first appearance; a node's size is the first one seen.
+    first appearance; a node's size is the first one seen: what ``block_size`` leaves of the
+    prompt, or, where ``block_size`` is 0, what ``sizes`` (B,) gives beside ``keys``.
 
     Cost: O(B), 50 to 200 ns a reference. Memory: the trace's columns, ``keys``, and a table of
     at most 16 bytes a node. Raises UsageError where the forest has over 2^31 nodes.
@@ -59,9 +61,11 @@ def build_trace(
     count = len(time_s)
     if len(starts) != count + 1 or starts[-1] != len(keys):
         raise ValueError("starts must have one entry more than there are requests, and end at B")
+    if (block_size == 0) != (sizes is not None):
+        raise ValueError("blocks have one size, or sizes of their own: not both, not neither")
     if scope is None:
         scope = np.zeros(count, np.int32)
-    sizes = np.diff(starts)
+    lengths = np.diff(starts)
     notes = list(origin.notes)
     late = int((np.diff(time_s) < 0).sum())
     order: Int64s | None = None
@@ -70,7 +74,7 @@ def build_trace(
         if note_sorting:
             out = int((time_s < np.maximum.accumulate(time_s)).sum())
             notes.append(f"{counted(out, 'row was', 'rows were')} out of time order and sorted")
-        sizes = sizes[order]
+        lengths = lengths[order]
 
     def take(column: Any) -> Any:
         return column if column is None or order is None else column[order]
@@ -81,7 +85,7 @@ def build_trace(
         )
 
     sorted_starts = np.zeros(count + 1, np.int64)
-    np.cumsum(sizes, out=sorted_starts[1:])
+    np.cumsum(lengths, out=sorted_starts[1:])
     forest, resized = _intern(
         order=order,
         starts=starts,
@@ -89,6 +93,7 @@ def build_trace(
         input_tokens=input_tokens,
         scope=scope,
         block_size=block_size,
+        sizes=np.empty(0, np.int32) if sizes is None else sizes,
     )
     if resized:
         blocks = counted(resized, "block", "blocks")
@@ -123,6 +128,7 @@ def _intern(
     input_tokens: Int64s,
     scope: Int32s,
     block_size: int,
+    sizes: Int32s,
 ) -> tuple[dict[str, Any], int]:
     """Number the nodes of all chains; return the trace's columns of them, and sizes that differ."""
     if order is None:
@@ -137,7 +143,7 @@ def _intern(
     state = np.zeros(4, np.int64)  # next request, references written, nodes, sizes that differ
     while True:
         _intern_chains(
-            order, starts, keys, input_tokens, scope, block_size,
+            order, starts, keys, input_tokens, scope, block_size, sizes,
             chains, parent, depth, tokens, key, table, state,
         )  # fmt: skip
         if state[0] == len(order):
@@ -173,6 +179,7 @@ def _intern_chains(
     input_tokens: Int64s,
     scope: Int32s,
     block_size: int,
+    sizes: Int32s,
     chains: Int32s,
     parent: Int32s,
     depth: Int32s,
@@ -200,7 +207,7 @@ def _intern_chains(
         left = int(input_tokens[request])
         for place in range(first, last):
             name = int(keys[place])
-            size = min(block_size, left)
+            size = min(block_size, left) if len(sizes) == 0 else int(sizes[place])
             left -= block_size
             slot = _mix(above, name) & mask
             node = int(table[slot])

@@ -56,7 +56,7 @@ def _values_fault(trace: Trace) -> str | None:
         or (time[1:] < time[:-1]).any()
     ):
         return "time_s does not ascend from 0"
-    if not 1 <= trace.block_size <= _MOST_TOKENS:
+    if not 0 <= trace.block_size <= _MOST_TOKENS:
         return "block_size is out of range"
     if not _within(trace.input_tokens, 0, _MOST_TOKENS):
         return "input_tokens are out of range"
@@ -77,7 +77,7 @@ def _values_fault(trace: Trace) -> str | None:
 
 
 def _forest_fault(trace: Trace) -> str | None:
-    if not _within(trace.tokens, 1, trace.block_size):
+    if not _within(trace.tokens, 1, trace.block_size or _MOST_TOKENS):
         return "tokens of a node are out of range"
     for low in range(0, trace.nodes, _STEP):
         parent = trace.parent[low : low + _STEP]

@@ -92,7 +92,7 @@ class Trace:
     key: Int64s
     """(N,) the source's id of the block (64 bits, reinterpreted as signed)."""
     block_size: int
-    """Tokens in a full block."""
+    """Tokens in a full block; 0 where every node has a size of its own (``tokens``)."""
     origin: Origin
     tenant: Labels | None = None
     session: Labels | None = None
@@ -134,14 +134,44 @@ class Trace:
         """(R,) blocks in each chain."""
         return np.diff(self.starts)
 
+    @property
+    def unequal(self) -> bool:
+        """Whether nodes have sizes of their own: a capacity then counts tokens, not blocks."""
+        return self.block_size == 0
+
+    @property
+    def unit_tokens(self) -> int:
+        """Tokens in the unit of a capacity: a block's, or 1 where nodes are unequal."""
+        return self.block_size or 1
+
+    @functools.cached_property
+    def _tokens_before(self) -> Int64s:
+        """(B+1,) tokens of all references before each one; for unequal nodes."""
+        before = np.zeros(len(self.chains) + 1, np.int64)
+        np.cumsum(self.tokens[self.chains], out=before[1:])
+        return before
+
+    def _covered(self, blocks: NDArray[Any]) -> Int64s:
+        if not self.unequal:
+            full: Int64s = blocks * np.int64(self.block_size)
+            return full
+        first = self.starts[:-1]
+        summed: Int64s = self._tokens_before[first + blocks] - self._tokens_before[first]
+        return summed
+
     @functools.cached_property
     def chain_tokens(self) -> Int64s:
         """(R,) tokens that each request's chain covers: its blocks, but no more than its prompt."""
-        return np.minimum(self.chain_blocks * self.block_size, self.input_tokens)
+        return np.minimum(self._covered(self.chain_blocks), self.input_tokens)
 
     def prefix_tokens(self, blocks: NDArray[Any]) -> Int64s:
-        """Tokens in the first ``blocks[r]`` (R,) blocks of each request's chain, (R,). O(R)."""
-        covered: Int64s = np.minimum(blocks * np.int64(self.block_size), self.chain_tokens)
+        """Tokens in the first ``blocks[r]`` (R,) blocks of each request's chain, (R,).
+
+        O(R); O(B) once where nodes are unequal.
+        """
+        if self.unequal:
+            blocks = np.minimum(blocks, self.chain_blocks)
+        covered: Int64s = np.minimum(self._covered(blocks), self.chain_tokens)
         return covered
 
     def __repr__(self) -> str:
