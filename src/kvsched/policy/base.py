@@ -42,6 +42,8 @@ class Setup:
     """Tokens in the unit of the capacity: a block's, or 1 where blocks are unequal."""
     trace: Trace | None = None
     """The whole trace, future included; None in a live cache."""
+    hit_limit: NDArray[np.int64] | None = None
+    """(R,) blocks of each chain that an engine's rules let a request hit; None: all of it."""
 
     def future(self, policy: str) -> Trace:
         """Return the trace, for a policy that looks ahead. Raises UsageError in a live cache."""

@@ -20,8 +20,8 @@ from kvsched.kernel.table import NONE
 from kvsched.policy.base import Policy, Setup
 from kvsched.replay.engine import Rules
 from kvsched.replay.generated import Held, held_blocks, walk
-from kvsched.replay.loop import Counts, Decisions
-from kvsched.replay.run import Replay, check_capacity, run_policy
+from kvsched.replay.loop import Counts, Decisions, Limits
+from kvsched.replay.run import Replay, check_capacity, cut, new_columns, run_policy
 
 uncached_to_head = True
 """A freed block without a hash goes to the head of the free list."""
@@ -56,9 +56,9 @@ def empty_pool(capacity: int, nodes: int, longest: int) -> Pool:
     rows = np.arange(capacity + 1)
     free[:, AHEAD] = (rows - 1) % (capacity + 1)
     free[:, BEHIND] = (rows + 1) % (capacity + 1)
-    blocks = (np.full(capacity, NONE, np.int32) for _ in range(3))
-    copies = (np.full(nodes, NONE, np.int32) for _ in range(2))
-    return Pool(free, *blocks, *copies, np.empty(longest, np.int32))
+    node, newer, older = (np.full(capacity, NONE, np.int32) for _ in range(3))
+    first, last = (np.full(nodes, NONE, np.int32) for _ in range(2))
+    return Pool(free, node, newer, older, first, last, np.empty(longest, np.int32))
 
 
 def _cache(pool: Pool, block: int, node: int) -> None:
@@ -170,7 +170,7 @@ class FreeList(Policy):
     name = "free-list"
     source = "vLLM 0.32.0 v1 BlockPool, FreeKVCacheBlockQueue"
 
-    def prepare(self, setup: Setup) -> Any:
+    def prepare(self, setup: Setup) -> Any:  # noqa: ARG002  # the base's signature
         """Raise UsageError: only the engine's rules can run it."""
         raise UsageError(f"policy {self.name} is vLLM's own list: it needs --engine vllm")
 
@@ -195,7 +195,9 @@ class VLLM(Rules):
 
     @functools.cached_property
     def held(self) -> Held:
-        """What every request holds while it runs. O(B), once."""
+        """What every request holds while it runs. O(B), once. Raises UsageError."""
+        if self.trace.unequal:
+            raise UsageError("engine vllm has blocks of one size; the trace's are unequal")
         return held_blocks(self.trace, cache_generated=self.cache_generated)
 
     @property
@@ -230,20 +232,19 @@ class VLLM(Rules):
         chosen = self.policy(policy)
         if compiled is None:
             compiled = compilation_enabled()
-        if type(chosen) is not FreeList:
-            return run_policy(self.trace, chosen, capacity, decisions, compiled, rules=self)
-        held, requests = self.held, len(self.trace)
-        counts = Counts(*(np.zeros(requests, np.int32) for _ in Counts._fields))
-        room = held.trace.references if decisions else 0
-        log = Decisions(np.empty(room, np.int32), np.empty(room, np.int32))
-        refused = np.zeros(requests, np.bool_)
-        longest = int(held.trace.chain_blocks.max(initial=0))
-        # No more blocks are ever used than are asked for.
-        pool = empty_pool(min(capacity, held.trace.references), held.trace.nodes, longest)
-        arrays = (held.trace.starts, held.trace.chains, held.limit, held.kept)
-        used = _bound(compiled)(pool, capacity, *arrays, counts, refused, log)
-        total = int(counts.evicted.sum(dtype=np.int64))
-        kept = Decisions(log.victim[:total], log.incoming[:total]) if decisions else None
+        held = self.held
+        counts, log = new_columns(len(self.trace), held.trace.references if decisions else 0)
+        refused = np.zeros(len(self.trace), np.bool_)
+        if type(chosen) is FreeList:
+            longest = int(held.trace.chain_blocks.max(initial=0))
+            # No more blocks are ever used than are asked for.
+            pool = empty_pool(min(capacity, held.trace.references), held.trace.nodes, longest)
+            arrays = (held.trace.starts, held.trace.chains, held.limit, held.kept)
+            used = _bound(compiled)(pool, capacity, *arrays, counts, refused, log)
+        else:
+            limits = Limits(held.limit, held.kept, refused)
+            used = run_policy(held.trace, chosen, capacity, counts, log, compiled, limits)
+        kept = cut(log, counts) if decisions else None
         return Replay(self.trace, chosen, capacity, *counts, int(used), kept, self, refused)
 
     @functools.cached_property
