@@ -284,15 +284,20 @@ def test_a_full_disk_names_the_file_and_leaves_nothing(chat: Path, tmp_path: Pat
 
 def test_ended_from_outside_a_run_leaves_no_temporary_file(chat: Path, tmp_path: Path) -> None:
     target = tmp_path / "x.kvtrace.gz"
-    big = ("preset:mooncake-conversation", "--output", str(target))
-    started = subprocess.Popen([*KVSCHED, "trace", "convert", *big], stderr=subprocess.DEVNULL)
-    until = time.monotonic() + 120
-    while not list(tmp_path.glob(".x.kvtrace.gz.*")):
-        assert started.poll() is None, "the run ended before it could be ended"
-        assert time.monotonic() < until
-        time.sleep(0.001)
-    started.terminate()
-    assert started.wait(60) != 0
+    held = (
+        "import sys, time; from kvsched.trace import columns; from kvsched.cli.main import main; "
+        "columns._write = lambda trace, write: (write(b'part'), print('in it', flush=True), "
+        "time.sleep(600)); "
+        f"sys.argv = ['kvsched', 'trace', 'convert', {str(chat)!r}, '-o', {str(target)!r}]; main()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", held], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    ) as started:
+        assert started.stdout is not None
+        assert started.stdout.readline() == b"in it\n"
+        assert len(list(tmp_path.glob(".x.kvtrace.gz.*"))) == 1, "a part of the file is there"
+        started.terminate()
+        assert started.wait(60) != 0
     assert list(tmp_path.iterdir()) == []
 
 

@@ -208,9 +208,11 @@ def make_result(*, hostile: bool = False, hardware: bool = True) -> StudyResult:
         config={"policy": "lru", "capacity_blocks": CAPACITY},
         command=f"kvsched study '{names[0]}' --model llama-3.1-8b --gpu h100",
         definitions={"hit": "the longest resident prefix", "opt-fit": "the best that a pool can"},
+        optimum_is_exact=True,
         trace=_trace(names),
         capacity=CapacitySummary(
             blocks=CAPACITY,
+            unit="blocks",
             tokens=16 * CAPACITY,
             gib=_gib(CAPACITY, hardware),
             bytes_per_block=BLOCK_BYTES if hardware else None,

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import msgspec
+import numpy as np
 
 from kvsched.study.result import StudyResult
 from kvsched.study.run import Options, study
@@ -23,6 +26,13 @@ def real_result(gpu: bool = True) -> StudyResult:
     trace = generate(preset("chat", requests=1500), 5)
     names = {"model": "llama-3.1-8b", "gpu": "h100"} if gpu else {}
     return study(trace, 1200, options=Options(points=5, command="kvsched study x"), **names)
+
+
+def unequal_result() -> StudyResult:
+    trace = generate(preset("chat", requests=300), 5)
+    sizes = 3 + trace.key.view(np.uint64) % np.uint64(12)
+    alike = dataclasses.replace(trace, tokens=sizes.astype(np.int32), block_size=0)
+    return study(alike, 5000, options=Options(points=4, policies=("fifo",), command="x"))
 
 
 def hostile_result() -> StudyResult:

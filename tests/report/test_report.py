@@ -6,7 +6,7 @@ import io
 import re
 
 import pytest
-from make_result import hostile_result, real_result
+from make_result import hostile_result, real_result, unequal_result
 from rich.console import Console
 
 from kvsched.report import format
@@ -111,3 +111,24 @@ def test_hostile_names_cannot_style_the_terminal() -> None:
 )
 def test_how_numbers_are_written(written: str, expected: str) -> None:
     assert written == expected
+
+
+def test_unequal_blocks_are_studied_in_tokens() -> None:
+    result = unequal_result()
+    overall = result.anatomy.overall
+    classes = (overall.hit, overall.compulsory, overall.tail, overall.capacity, overall.regret)
+    assert sum(classes) == overall.tokens == result.trace.prompt_tokens
+    assert result.capacity.tokens == result.capacity.blocks == 5000
+    assert not result.optimum_is_exact
+    assert not any(curve.exact_everywhere for curve in result.curves)
+    for curve in result.curves:
+        assert curve.hit_tokens[-1] <= result.ceiling.hit_tokens
+    page = without_plotly(render_html(result))
+    assert "Policies at 5,000 tokens" in page
+    assert "of unequal size" in page
+    assert "heuristic" in page
+    console = Console(file=io.StringIO(), width=100)
+    print_study(result, console)
+    said = console.file.getvalue()
+    assert "Capacity: 5,000 tokens" in said
+    assert "heuristics" in said

@@ -212,7 +212,7 @@ def find_capacity(
         if options.capacity_blocks is not None or options.capacity_tokens is not None:
             raise UsageError("--reserve-running goes with --capacity-gib or --gpu")
     shape: dict[str, Any] = {
-        "block_size": trace.block_size,
+        "block_size": trace.unit_tokens,
         "kv_cache_dtype": options.kv_cache_dtype,
         "tensor_parallel_size": options.tensor_parallel_size,
     }
@@ -221,9 +221,14 @@ def find_capacity(
             raise UsageError("--capacity-gib needs --model: GiB are blocks of a model's KV cache")
         return catalog.capacity_from_gib(options.capacity_gib, model, reserve=reserve, **shape)
     if options.capacity_blocks is not None:
+        if trace.unequal:
+            raise UsageError(
+                "this trace's blocks have sizes of their own: give --capacity-tokens, or "
+                "--capacity-gib or --gpu with --model"
+            )
         found = catalog.capacity_from_blocks(options.capacity_blocks, trace.block_size)
     elif options.capacity_tokens is not None:
-        found = catalog.capacity_from_tokens(options.capacity_tokens, trace.block_size)
+        found = catalog.capacity_from_tokens(options.capacity_tokens, trace.unit_tokens)
     elif model is not None and gpu is not None:
         return catalog.capacity_from_gpu(
             gpu,

@@ -84,7 +84,8 @@ def _print_text(summary: dict[str, Any]) -> None:
 
     gib = "" if summary["capacity_gib"] is None else f" ({summary['capacity_gib']:,.2f} GiB)"
     typer.echo(f"policy      {summary['policy']}")
-    typer.echo(f"capacity    {summary['capacity_blocks']:,} blocks{gib}")
+    unit = "blocks" if summary["capacity_blocks"] is not None else "tokens"
+    typer.echo(f"capacity    {summary[f'capacity_{unit}']:,} {unit}{gib}")
     for step in summary["capacity_derivation"]:
         typer.echo(f"            {step}")
     hits, total = summary["hit_blocks"], summary["total_blocks"]

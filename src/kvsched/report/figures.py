@@ -87,7 +87,8 @@ def _curve(result: StudyResult, curve: Curve, unit: float) -> dict[str, Any]:
         "x": [_digits(blocks * unit) for blocks in curve.capacity_blocks],
         "y": [_digits(hits / prompt) for hits in curve.hit_tokens],
         "customdata": [
-            f"{blocks:,} blocks" + ("" if size is None else f" · {gib(blocks * size / GiB)}")
+            f"{blocks:,} {result.capacity.unit}"
+            + ("" if size is None else f" · {gib(blocks * size / GiB)}")
             for blocks in curve.capacity_blocks
         ],
         "line": pen,
@@ -167,7 +168,7 @@ def curves(result: StudyResult, in_gib: bool = False) -> dict[str, Any]:
             height=440,
             xaxis={
                 "type": "log",
-                "title": {"text": f"capacity, {'GiB' if in_gib else 'blocks'}"},
+                "title": {"text": f"capacity, {'GiB' if in_gib else result.capacity.unit}"},
                 "exponentformat": "SI",
                 "range": [_digits(math.log10(low)), _digits(math.log10(high))],
                 "fixedrange": True,

@@ -24,6 +24,11 @@ def count(value: int | None) -> str:
     return DASH if value is None else f"{value:,}"
 
 
+def block_tokens(block_size: int) -> str:
+    """Return how large blocks are; 0 says that every one has a size of its own."""
+    return f"{block_size:,} tokens" if block_size else "unequal size"
+
+
 def short(value: float | None) -> str:
     """Return a large number with a letter: 12.3 k, 4.5 M, 6.7 G."""
     if value is None:

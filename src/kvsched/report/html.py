@@ -18,6 +18,19 @@ GROUP_NAMES = {
 }
 """In the order of the tabs."""
 
+FILTERS = (
+    "share",
+    "count",
+    "short",
+    "gib",
+    "seconds",
+    "times",
+    "name",
+    "visible",
+    "block_tokens",
+)
+"""Of `kvsched.report.format`, for the template."""
+
 
 def render_html(result: StudyResult) -> str:
     """Return the report. The same result gives the same bytes; names from the trace are escaped.
@@ -34,7 +47,7 @@ def render_html(result: StudyResult) -> str:
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
-    for name in ("share", "count", "short", "gib", "seconds", "times", "name", "visible"):
+    for name in FILTERS:
         environment.filters[name] = getattr(format, name)
     environment.filters["json"] = _json
     drawn = figures.figures(result)

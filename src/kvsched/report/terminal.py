@@ -7,7 +7,18 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from kvsched.report.format import DASH, count, gib, name, seconds, share, short, times, visible
+from kvsched.report.format import (
+    DASH,
+    block_tokens,
+    count,
+    gib,
+    name,
+    seconds,
+    share,
+    short,
+    times,
+    visible,
+)
 from kvsched.study.result import AnatomyRow, StudyResult
 
 CLASSES = (
@@ -63,10 +74,10 @@ def _workload(result: StudyResult) -> list[RenderableType]:
         Text(name(trace.source), style="bold"),
         f"{count(trace.requests)} requests in {seconds(trace.duration_s)}, "
         f"{short(trace.prompt_tokens)} prompt tokens",
-        f"{count(trace.distinct_blocks)} distinct blocks of {trace.block_size} tokens, "
+        f"{count(trace.distinct_blocks)} distinct blocks of {block_tokens(trace.block_size)}, "
         f"{share(result.seen_once.share)} of them seen once",
         f"Ceiling: [bold]{share(ceiling.token_share)}[/bold] of the prompt tokens could be reused",
-        f"Capacity: {count(capacity.blocks)} blocks{size}",
+        f"Capacity: {count(capacity.blocks)} {capacity.unit}{size}",
         f"{escape(name(result.policy))} hits [bold]{share(own.token_share)}[/bold], "
         f"and the best an engine's pool could is [bold]{share(fit.token_share)}[/bold]",
     ]

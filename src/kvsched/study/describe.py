@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from kvsched.catalog import Accelerator, Capacity, Model
 from kvsched.foundation.version import VERSION
-from kvsched.replay.curve import LRUCurve
 from kvsched.replay.run import Replay
 from kvsched.study.result import CapacitySummary, Ceiling, TraceSummary
+from kvsched.study.worth import Worth
 from kvsched.trace.model import Trace
 from kvsched.trace.summary import summarise
 
@@ -50,15 +53,46 @@ REPLAY_DEFINITIONS = (
 """The definitions that a single replay rests on."""
 
 
+UNEQUAL = {
+    "block": "one node: a chunk of one particular prefix, identified by (parent, key), with a size "
+    "of its own",
+    "capacity_blocks": "tokens: chunks are unequal, and one takes as many as it has",
+    "opt-fit": "Belady's rule where everything that fits is stored: with unequal chunks a "
+    "heuristic, not the optimum",
+    "opt": "Belady's rule with the choice not to store: with unequal chunks a heuristic, no bound",
+}
+"""What means something else where blocks have sizes of their own."""
+
+
+def definitions(trace: Trace) -> dict[str, str]:
+    """Return what the numbers of a study of ``trace`` mean, by name."""
+    return {**DEFINITIONS, **UNEQUAL} if trace.unequal else DEFINITIONS
+
+
 def trace(trace: Trace) -> TraceSummary:
     """Summarise the workload. O(R)."""
     return TraceSummary(**summarise(trace))
 
 
-def capacity(found: Capacity, model: Model | None, gpu: Accelerator | None) -> CapacitySummary:
+def warnings(trace: Trace, own: Worth | None) -> tuple[str, ...]:
+    """Return what a reader of the result should know before using it."""
+    found = () if own is None else own.warnings
+    if trace.unequal:
+        found = (
+            "blocks are unequal, so capacities are in tokens, and opt and opt-fit are heuristics: "
+            "a policy may beat them",
+            *found,
+        )
+    return found
+
+
+def capacity(
+    trace: Trace, found: Capacity, model: Model | None, gpu: Accelerator | None
+) -> CapacitySummary:
     """Summarise the cache."""
     return CapacitySummary(
         blocks=found.blocks,
+        unit="tokens" if trace.unequal else "blocks",
         tokens=found.tokens,
         gib=found.gib,
         bytes_per_block=None
@@ -70,13 +104,15 @@ def capacity(found: Capacity, model: Model | None, gpu: Accelerator | None) -> C
     )
 
 
-def ceiling(curve: LRUCurve, prompt_tokens: int) -> Ceiling:
-    """Summarise what an unlimited cache would hit."""
+def ceiling(trace: Trace, seen: NDArray[np.int32]) -> Ceiling:
+    """Summarise what an unlimited cache would hit: the first ``seen`` (R,) blocks of each chain."""
+    blocks, tokens = int(seen.sum(dtype=np.int64)), int(trace.prefix_tokens(seen).sum())
+    prompt = int(trace.input_tokens.sum())
     return Ceiling(
-        hit_blocks=curve.ceiling_blocks,
-        hit_tokens=curve.ceiling_tokens,
-        block_share=curve.ceiling_blocks / curve.total_blocks if curve.total_blocks else None,
-        token_share=curve.ceiling_tokens / prompt_tokens if prompt_tokens else None,
+        hit_blocks=blocks,
+        hit_tokens=tokens,
+        block_share=blocks / trace.references if trace.references else None,
+        token_share=tokens / prompt if prompt else None,
     )
 
 
@@ -99,6 +135,7 @@ def replay_summary(result: Replay, found: Capacity) -> dict[str, Any]:
     """Return one replay as plain values: its integers, definitions, digest and version."""
     return {
         **result.summary(),
+        "capacity_blocks": None if result.trace.unequal else result.capacity_blocks,
         "block_hit_ratio": result.block_hit_ratio,
         "token_hit_ratio": result.token_hit_ratio,
         "resident_blocks": result.resident_blocks,
@@ -107,7 +144,7 @@ def replay_summary(result: Replay, found: Capacity) -> dict[str, Any]:
         "capacity_gib": found.gib,
         "capacity_derivation": found.derivation,
         "definitions": {
-            **{name: DEFINITIONS[name] for name in REPLAY_DEFINITIONS},
+            **{name: definitions(result.trace)[name] for name in REPLAY_DEFINITIONS},
             "total_tokens": "prompt tokens that the chains cover",
             "token_hit_ratio": "hit tokens over the prompt tokens that the chains cover",
         },

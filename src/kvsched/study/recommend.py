@@ -22,8 +22,8 @@ def _percent(share: float | None) -> str:
     return "an unknown share" if share is None else f"{100 * share:.1f}%"
 
 
-def _size(blocks: int, gib: float | None) -> str:
-    return f"{blocks:,} blocks" + ("" if gib is None else f" ({gib:,.1f} GiB)")
+def _size(blocks: int, unit: str, gib: float | None) -> str:
+    return f"{blocks:,} {unit}" + ("" if gib is None else f" ({gib:,.1f} GiB)")
 
 
 def parts_led(best: Replay, other: Replay) -> int:
@@ -107,16 +107,17 @@ def recommend(
     doubtful = doubtful or _too_little(best, own, worths)
     chosen = own if doubtful else best
     verb = "Keep" if chosen.policy == own.policy else f"Replace {own.policy} by"
-    first = f"{verb} {chosen.policy} at {_size(capacity.blocks, capacity.gib)}"
+    first = f"{verb} {chosen.policy} at {_size(capacity.blocks, capacity.unit, capacity.gib)}"
     wanted = next(
         (target for target in targets if target.policy == "lru" and target.share == 0.9), None
     )
     blocks: int | None = capacity.blocks
     if wanted is not None and wanted.blocks is not None:
+        size = _size(wanted.blocks, capacity.unit, wanted.gib)
         if wanted.blocks > capacity.blocks:
-            first += f"; lru would need {_size(wanted.blocks, wanted.gib)} for 90% of the ceiling"
+            first += f"; lru would need {size} for 90% of the ceiling"
         else:
-            first += f"; {_size(wanted.blocks, wanted.gib)} of lru would do for 90% of the ceiling"
+            first += f"; {size} of lru would do for 90% of the ceiling"
     sentences = (
         first + ".",
         _gain_sentence(chosen, best, own, fit, worths),

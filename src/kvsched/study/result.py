@@ -37,7 +37,7 @@ class TraceSummary(_Value, frozen=True, kw_only=True):
     settings: dict[str, Any]
     """Options that shaped the trace."""
     block_size: int
-    """Tokens in a full block."""
+    """Tokens in a full block; 0 where every node has a size of its own."""
     requests: int
     duration_s: float
     """Seconds from the first request to the last."""
@@ -60,6 +60,9 @@ class CapacitySummary(_Value, frozen=True, kw_only=True):
     """The cache that the study is about."""
 
     blocks: int
+    unit: str
+    """What `blocks`, and every capacity of the result, counts: ``blocks``, or ``tokens`` where
+    the trace's blocks are unequal."""
     tokens: int
     gib: float | None
     """GiB of keys and values over all ranks; None without a model."""
@@ -242,6 +245,8 @@ class StudyResult(_Value, frozen=True, kw_only=True):
     """A command that makes it again."""
     definitions: dict[str, str]
     """What the numbers mean, by name."""
+    optimum_is_exact: bool
+    """Whether opt and opt-fit are optima in hit blocks; with unequal blocks a heuristic."""
     trace: TraceSummary
     capacity: CapacitySummary
     ceiling: Ceiling

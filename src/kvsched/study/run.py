@@ -25,24 +25,21 @@ from kvsched.foundation.jit import digest
 from kvsched.foundation.version import VERSION
 from kvsched.policy.base import Policy
 from kvsched.policy.registry import make
-from kvsched.replay.curve import LRUCurve, lru_curve
+from kvsched.replay.curve import LRUCurve
 from kvsched.replay.loop import replay_loop
 from kvsched.replay.run import Replay, check_capacity, replay
-from kvsched.replay.sweep import Point, capacity_grid, on_all_cores, point_of
-from kvsched.study import describe
+from kvsched.replay.sweep import Point, on_all_cores, point_of
+from kvsched.study import curves, describe
 from kvsched.study.anatomy import anatomy
 from kvsched.study.recommend import best_row, parts_led, recommend
-from kvsched.study.result import Curve, PolicyRow, StudyResult
+from kvsched.study.result import PolicyRow, StudyResult
 from kvsched.study.resume import Partial
 from kvsched.study.reuse import hottest, returned, reuse_gaps, time_to_reuse
-from kvsched.study.targets import exact_targets, grid_targets, knee
 from kvsched.study.worth import Worth, worth
 from kvsched.trace.model import Trace
 
 DEFAULT_POLICIES = ("lru", "fifo", "lfu", "slru", "chapter", "decay")
 BOUNDS = ("opt-fit", "opt")
-DRAWN_POINTS = 240
-"""Points of the exact LRU curve that the result keeps."""
 
 Report = Callable[[str, int, int], None]
 """Told (what, done, all) as a study goes on."""
@@ -79,7 +76,7 @@ class _Plan:
     own: str
     capacity: Capacity
     grid: list[int]
-    curve: LRUCurve
+    curve: LRUCurve | None
     model: Model | None
     gpu: Accelerator | None
     options: Options
@@ -108,11 +105,12 @@ def asked_policies(options: Options) -> dict[str, Policy]:
 
 
 def default_capacity(trace: Trace) -> Capacity:
-    """A tenth of the trace's distinct blocks, for want of a real one."""
-    blocks = max(1, trace.nodes // 10)
-    capacity = capacity_from_blocks(blocks, trace.block_size)
-    why = f"No capacity was given: a tenth of the {trace.nodes:,} distinct blocks was taken."
-    return Capacity(blocks=capacity.blocks, block_size=trace.block_size, derivation=(why,))
+    """A tenth of the trace's distinct blocks (or tokens of them), for want of a real one."""
+    distinct = int(trace.tokens.sum(dtype=np.int64)) if trace.unequal else trace.nodes
+    what = "tokens of distinct blocks" if trace.unequal else "distinct blocks"
+    why = f"No capacity was given: a tenth of the {distinct:,} {what} was taken."
+    blocks = max(1, distinct // 10)
+    return Capacity(blocks=blocks, block_size=trace.unit_tokens, derivation=(why,))
 
 
 def _plan(
@@ -122,18 +120,18 @@ def _plan(
     gpu: Accelerator | None,
     options: Options,
 ) -> _Plan:
-    check_capacity(capacity.blocks)
-    if capacity.block_size != trace.block_size:
+    check_capacity(capacity.blocks, trace.unequal)
+    if capacity.block_size != trace.unit_tokens:
         raise UsageError(
             f"the capacity counts blocks of {capacity.block_size} tokens, "
-            f"the trace blocks of {trace.block_size}"
+            f"the trace blocks of {trace.unit_tokens}"
         )
     if not trace.references:
         raise UsageError("the trace has no blocks to cache: nothing can be studied")
     made = asked_policies(options)
     own = make(options.policy)
-    curve = lru_curve(trace)
-    grid = capacity_grid(curve, options.points, [capacity.blocks])
+    curve = curves.exact_curve(trace)
+    grid = curves.choose_grid(trace, curve, options.points, [capacity.blocks])
     return _Plan(trace, made, own.label, capacity, grid, curve, model, gpu, options)
 
 
@@ -153,7 +151,7 @@ def _run_here(plan: _Plan, report: Report) -> dict[str, Replay]:
 def _run_grid(
     plan: _Plan, here: dict[str, Replay], partial: Partial | None, report: Report
 ) -> dict[str, list[Point]]:
-    """Return the points of every policy but LRU over the grid, those kept from before included."""
+    """Return the points of every swept policy over the grid, those kept from before included."""
     kept = {} if partial is None else partial.points
     points = {
         key: point
@@ -162,7 +160,8 @@ def _run_grid(
     }
     for label, result in here.items():
         points[label, plan.capacity.blocks] = point_of(result)
-    wanted = [(label, blocks) for label in plan.policies if label != "lru" for blocks in plan.grid]
+    labels = curves.swept(plan.policies, plan.curve)
+    wanted = [(label, blocks) for label in labels for blocks in plan.grid]
     missing = [pair for pair in wanted if pair not in points]
     jobs = (
         functools.partial(replay, plan.trace, plan.policies[label], blocks)
@@ -177,38 +176,7 @@ def _run_grid(
             partial.add(point)
         done += 1
         report("curves", done, len(wanted))
-    return {
-        label: [points[label, blocks] for blocks in plan.grid]
-        for label in plan.policies
-        if label != "lru"
-    }
-
-
-def _lru_drawn(plan: _Plan) -> Curve:
-    """Choose points of the exact curve: evenly spaced in capacity's logarithm, the grid's too."""
-    curve = plan.curve
-    spaced = np.rint(np.geomspace(1, max(plan.trace.nodes, 1), DRAWN_POINTS)).astype(np.int64)
-    blocks = sorted({int(b) for b in spaced} | set(plan.grid))
-    clipped = np.minimum(blocks, plan.trace.nodes)
-    return Curve(
-        policy="lru",
-        exact_everywhere=True,
-        capacity_blocks=tuple(blocks),
-        hit_blocks=tuple(int(hits) for hits in curve.hit_blocks[clipped]),
-        hit_tokens=tuple(int(hits) for hits in curve.hit_tokens[clipped]),
-        evictions=tuple(curve.evictions(block) for block in blocks),
-    )
-
-
-def _drawn(label: str, points: list[Point]) -> Curve:
-    return Curve(
-        policy=label,
-        exact_everywhere=False,
-        capacity_blocks=tuple(point.capacity_blocks for point in points),
-        hit_blocks=tuple(point.hit_blocks for point in points),
-        hit_tokens=tuple(point.hit_tokens for point in points),
-        evictions=tuple(point.evictions for point in points),
-    )
+    return {label: [points[label, blocks] for blocks in plan.grid] for label in labels}
 
 
 def _worth_of(plan: _Plan, result: Replay, ceiling: np.ndarray[Any, Any]) -> Worth | None:
@@ -293,9 +261,10 @@ def study(
     if capacity is None:
         capacity = default_capacity(trace)
     elif not isinstance(capacity, Capacity):
-        capacity = capacity_from_blocks(check_capacity(capacity), trace.block_size)
+        size = check_capacity(capacity, trace.unequal)
+        capacity = capacity_from_blocks(size, trace.unit_tokens)
     if capacity.bytes_per_block is None and model is not None:
-        size = bytes_per_block(model, trace.block_size, options.kv_cache_dtype)
+        size = bytes_per_block(model, trace.unit_tokens, options.kv_cache_dtype)
         capacity = msgspec.structs.replace(capacity, bytes_per_block=size)
     plan = _plan(trace, capacity, model, gpu, options)
     kept = None if partial is None else Partial(partial, _identity(plan))
@@ -312,17 +281,10 @@ def _result(plan: _Plan, here: dict[str, Replay], grid: dict[str, list[Point]]) 
     rows = _rows(plan, here, worths)
     by_label = {row.policy: row for row in rows}
     prompt = int(trace.input_tokens.sum())
-    targets = exact_targets(plan.curve, plan.gib)
-    sizes = np.arange(trace.nodes + 1)
-    knees = [knee("lru", sizes, plan.curve.hit_tokens, prompt, plan.gib)]
-    for label, points in grid.items():
-        targets += grid_targets(label, points, plan.curve.ceiling_tokens, plan.gib)
-        blocks = np.array([point.capacity_blocks for point in points])
-        hits = np.array([point.hit_tokens for point in points])
-        knees.append(knee(label, blocks, hits, prompt, plan.gib))
+    targets = curves.targets(plan.curve, grid, int(ceiling_tokens.sum()), plan.gib)
     best = best_row(rows, plan.own)
     led = parts_led(here[best.policy], own) if best.policy != plan.own else None
-    capacity = describe.capacity(plan.capacity, plan.model, plan.gpu)
+    capacity = describe.capacity(trace, plan.capacity, plan.model, plan.gpu)
     prefixes, once = hottest(own)
     advice = recommend(
         rows, by_label[plan.own], capacity, targets, worths, led, trace.origin.settings
@@ -332,14 +294,15 @@ def _result(plan: _Plan, here: dict[str, Replay], grid: dict[str, list[Point]]) 
         kvsched=VERSION,
         config=describe.config(plan.options, plan.capacity, list(plan.policies), plan.grid),
         command=plan.options.command,
-        definitions=describe.DEFINITIONS,
+        definitions=describe.definitions(trace),
+        optimum_is_exact=not trace.unequal,
         trace=describe.trace(trace),
         capacity=capacity,
-        ceiling=describe.ceiling(plan.curve, prompt),
+        ceiling=describe.ceiling(trace, gaps.seen),
         policy=plan.own,
-        curves=(_lru_drawn(plan), *(_drawn(label, points) for label, points in grid.items())),
+        curves=curves.drawn(trace, plan.curve, plan.grid, grid),
         targets=tuple(targets),
-        knees=tuple(knees),
+        knees=tuple(curves.knees(plan.curve, grid, prompt, plan.gib)),
         policies=tuple(rows),
         anatomy=anatomy(own, here["opt-fit"], here["opt"], gaps.seen),
         reuse=time_to_reuse(trace, gaps),
@@ -348,5 +311,5 @@ def _result(plan: _Plan, here: dict[str, Replay], grid: dict[str, list[Point]]) 
         returned=returned(own),
         worth=value,
         recommendation=advice,
-        warnings=() if value is None else value.warnings,
+        warnings=describe.warnings(trace, value),
     )
