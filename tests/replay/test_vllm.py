@@ -16,7 +16,7 @@ from factory import make_trace
 from kvsched.foundation.errors import UsageError
 from kvsched.foundation.jit import bind
 from kvsched.replay import vllm
-from kvsched.replay.run import new_columns, replay
+from kvsched.replay.run import new_columns, new_limits, replay
 from kvsched.replay.vllm import VLLM, empty_pool, pool_loop
 from kvsched.trace.load import load_trace
 from kvsched.trace.model import Trace
@@ -49,7 +49,6 @@ def ours(rules: VLLM, capacity: int, compiled: bool | None = None) -> Found:
     result = rules.replay(None, capacity, decisions=True, compiled=compiled)
     ids = recorded.ids_of(rules.trace, rules.held.trace)
     assert result.decisions is not None
-    assert result.request_refused is not None
     victims = [ids[node] for node in result.decisions.victim.tolist()]
     return Found(
         result.request_hit_tokens.tolist(),
@@ -158,18 +157,17 @@ def broken_differs(name: str, which: str) -> bool:
     broken = BROKEN.get(which, Broken())
     held, capacity = rules.held, recording.capacity + broken.capacity
     counts, log = new_columns(len(rules.trace), held.trace.references)
-    refused = np.zeros(len(rules.trace), np.bool_)
     limit = held.limit if broken.limit is None else broken.limit(rules)
     kept = held.kept if broken.kept is None else broken.kept(rules)
     longest = int(held.trace.chain_blocks.max())
     pool = empty_pool(capacity, held.trace.nodes, longest)
     loop = bind(pool_loop, broken.names, compiled=False)
-    arrays = (held.trace.starts, held.trace.chains, limit, kept)
-    loop(pool, capacity, *arrays, counts, refused, log)
+    limits = new_limits(limit, kept)
+    loop(pool, capacity, held.trace.starts, held.trace.chains, limits, counts, log)
     ids = recorded.ids_of(rules.trace, held.trace)
     victims = [ids[node] for node in log.victim[: int(counts.evicted.sum())].tolist()]
     hits = rules.trace.prefix_tokens(counts.hits).tolist()
-    found = Found(hits, refused.tolist(), by_request(victims, counts.evicted))
+    found = Found(hits, limits.refused.tolist(), by_request(victims, counts.evicted))
     return found != theirs(recording)
 
 
@@ -190,7 +188,6 @@ def test_the_rules_by_hand() -> None:
     result = replay(trace, None, 5, engine="vllm", decisions=True)
     # The second prompt hits one block of two; its last block becomes a second copy.
     assert result.request_hits.tolist() == [0, 1, 2, 0]
-    assert result.request_refused is not None
     assert result.request_refused.tolist() == [False, False, False, True]
     assert result.refused == 1
     assert result.resident_blocks == 3, "blocks 1 and 2, and the copy of 2"

@@ -42,9 +42,10 @@ class Rules(ABC):
         self.cache_generated = cache_generated
         """Whether blocks that decoding fills are stored for later requests."""
 
-    def policy(self, policy: str | Policy | type[Policy] | None = None) -> Policy:
+    @classmethod
+    def policy(cls, policy: str | Policy | type[Policy] | None = None) -> Policy:
         """Return the policy that is asked for; the engine's own for None. Raises UsageError."""
-        own = self.own_policy
+        own = cls.own_policy
         if policy is None or (isinstance(own, type) and policy == own.name):
             return make(own)
         return make(policy)
@@ -58,6 +59,18 @@ class Rules(ABC):
             "engine_source": self.source,
             "generated_tokens_cached": cached,
         }
+
+    @property
+    def held_trace(self) -> Trace:
+        """The trace whose nodes are stored and evicted; the first N are those of ``trace``."""
+        return self.trace
+
+    @property
+    def identity(self) -> str:
+        """What beside a policy's code decides a replay, for points that are kept on disk."""
+        if self.name == GENERIC:
+            return ""
+        return f"{self.name} {'all' if self.cache_generated else 'prompts'} "
 
     @abstractmethod
     def replay(

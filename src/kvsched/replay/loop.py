@@ -48,7 +48,9 @@ class Limits(NamedTuple):
     kept: NDArray[np.int64]
     """(R,) blocks from the root that can be stored; what follows takes room while it runs."""
     refused: NDArray[np.bool_]
-    """(R,) whether the request can never fit, and so did not run."""
+    """(R,) filled: whether the request can never fit, and so did not run."""
+    known: NDArray[np.int32]
+    """(R,) filled: blocks from the root that were resident at look-up, hittable or not."""
 
 
 def _is_evictable(table: Table, node: int, pinned: int) -> bool:
@@ -110,6 +112,7 @@ def replay_loop(
             at += 1
         counts.hits[request] = at - low
         if limited:
+            limits.known[request] = at - low
             counts.hits[request] = min(at - low, limits.hit[request])
         pinned = chains[at - 1] if at > low else NONE
         if track_leaves and pinned != NONE and children[pinned] == 0:
@@ -146,9 +149,8 @@ def replay_loop(
             pinned = node
             at += 1
         if limited and at - low > limits.kept[request]:
-            room = at - low - limits.kept[request]
-            used -= room
-            at -= room
+            used -= at - low - limits.kept[request]
+            at = low + limits.kept[request]
         counts.stored[request] = at - first_missing
         counts.evicted[request] = evicted
         if track_leaves and pinned != NONE and children[pinned] == 0:

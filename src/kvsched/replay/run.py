@@ -42,7 +42,7 @@ class Replay:
     request_hits: NDArray[np.int32]
     """(R,) blocks hit: the longest resident prefix of the chain at look-up."""
     request_stored: NDArray[np.int32]
-    """(R,) blocks stored."""
+    """(R,) blocks stored that were not there at look-up."""
     request_evictions: NDArray[np.int32]
     """(R,) blocks that left to make room for the request."""
     resident_blocks: int
@@ -51,8 +51,8 @@ class Replay:
     """(evictions,) who left and for whom, in order, where asked for."""
     rules: Rules | None = None
     """The engine's rules it was replayed under; None: generic, every node stored and hit."""
-    request_refused: NDArray[np.bool_] | None = None
-    """(R,) whether the request could never fit, and so did not run; None: none is refused."""
+    limits: Limits | None = None
+    """What the rules let each request hit and store, and which they refused; None: generic."""
 
     @functools.cached_property
     def request_hit_tokens(self) -> NDArray[np.int64]:
@@ -85,9 +85,26 @@ class Replay:
         return int(self.request_evictions.sum(dtype=np.int64))
 
     @property
+    def request_refused(self) -> NDArray[np.bool_]:
+        """(R,) whether the request could never fit, and so did not run: only by engine rules."""
+        if self.limits is None:
+            return np.zeros(len(self.trace), np.bool_)
+        return self.limits.refused
+
+    @property
     def refused(self) -> int:
         """Requests that could never fit, and so did not run."""
-        return 0 if self.request_refused is None else int(self.request_refused.sum())
+        return int(self.request_refused.sum())
+
+    @property
+    def request_known(self) -> NDArray[np.int32]:
+        """(R,) blocks resident from the root at look-up; more than the hits only by rules."""
+        return self.request_hits if self.limits is None else self.limits.known
+
+    @property
+    def held_trace(self) -> Trace:
+        """The trace whose nodes are stored and evicted: by rules with generated blocks, too."""
+        return self.trace if self.rules is None else self.rules.held_trace
 
     @property
     def block_hit_ratio(self) -> float | None:
@@ -252,6 +269,11 @@ def new_columns(requests: int, room: int) -> tuple[Counts, Decisions]:
     """Return columns to fill: counts by request, and room for as many decisions. O(R)."""
     counts = Counts(*(np.zeros(requests, np.int32) for _ in Counts._fields))
     return counts, Decisions(np.empty(room, np.int32), np.empty(room, np.int32))
+
+
+def new_limits(hit: NDArray[np.int64], kept: NDArray[np.int64]) -> Limits:
+    """Return an engine's limits, with what is to be filled empty. O(R)."""
+    return Limits(hit, kept, np.zeros(len(hit), np.bool_), np.zeros(len(hit), np.int32))
 
 
 def cut(log: Decisions, counts: Counts) -> Decisions:

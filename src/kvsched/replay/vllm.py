@@ -21,7 +21,8 @@ from kvsched.policy.base import Policy, Setup
 from kvsched.replay.engine import Rules
 from kvsched.replay.generated import Held, held_blocks, walk
 from kvsched.replay.loop import Counts, Decisions, Limits
-from kvsched.replay.run import Replay, check_capacity, cut, new_columns, run_policy
+from kvsched.replay.run import Replay, check_capacity, cut, new_columns, new_limits, run_policy
+from kvsched.trace.model import Trace
 
 uncached_to_head = True
 """A freed block without a hash goes to the head of the free list."""
@@ -102,17 +103,16 @@ def pool_loop(
     capacity: int,
     starts: NDArray[np.int64],
     chains: NDArray[np.int32],
-    limit: NDArray[np.int64],
-    kept: NDArray[np.int64],
+    limits: Limits,
     counts: Counts,
-    refused: NDArray[np.bool_],
     decisions: Decisions,
 ) -> int:
     """Replay every request against vLLM's block pool; return the blocks that hold a hash. O(B).
 
-    ``chains`` hold each request's blocks at its longest, of which the first ``kept`` (R,) become
-    full; the first ``limit`` (R,) can be hit. Decoding pops blocks one by one while nothing else
-    happens, so that taking them at once gives the same list.
+    ``chains`` hold each request's blocks at its longest; ``limits`` say how many become full, and
+    how many can be hit. Decoding pops blocks one by one while nothing else happens, so that
+    taking them at once gives the same list. Blocks that were there at look-up and are computed
+    again do not count as stored.
     """
     ends = len(pool.node)
     logged = 0
@@ -121,16 +121,21 @@ def pool_loop(
         low = starts[request]
         length = starts[request + 1] - low
         if length > capacity:
-            refused[request] = True
+            limits.refused[request] = True
             continue
+        kept = limits.kept[request]
+        known = 0
+        while known < kept and pool.first[chains[low + known]] != NONE:
+            known += 1
+        limits.known[request] = known
+        counts.stored[request] = kept - known
         at = 0
-        while at < limit[request] and pool.first[chains[low + at]] != NONE:
+        while at < limits.hit[request] and pool.first[chains[low + at]] != NONE:
             block = pool.first[chains[low + at]]
             unlink(pool.free, block)
             pool.table[at] = block
             at += 1
         counts.hits[request] = at
-        counts.stored[request] = max(kept[request] - at, 0)
         evicted = 0
         while at < length:
             block = pool.free[ends, BEHIND]
@@ -144,7 +149,7 @@ def pool_loop(
                     decisions.victim[logged] = leaving
                     decisions.incoming[logged] = chains[low + at]
                     logged += 1
-            if at < kept[request]:
+            if at < kept:
                 _cache(pool, block, chains[low + at])
                 cached += 1
             pool.table[at] = block
@@ -234,18 +239,22 @@ class VLLM(Rules):
             compiled = compilation_enabled()
         held = self.held
         counts, log = new_columns(len(self.trace), held.trace.references if decisions else 0)
-        refused = np.zeros(len(self.trace), np.bool_)
+        limits = new_limits(held.limit, held.kept)
         if type(chosen) is FreeList:
             longest = int(held.trace.chain_blocks.max(initial=0))
             # No more blocks are ever used than are asked for.
             pool = empty_pool(min(capacity, held.trace.references), held.trace.nodes, longest)
-            arrays = (held.trace.starts, held.trace.chains, held.limit, held.kept)
-            used = _bound(compiled)(pool, capacity, *arrays, counts, refused, log)
+            arrays = (held.trace.starts, held.trace.chains)
+            used = _bound(compiled)(pool, capacity, *arrays, limits, counts, log)
         else:
-            limits = Limits(held.limit, held.kept, refused)
             used = run_policy(held.trace, chosen, capacity, counts, log, compiled, limits)
         kept = cut(log, counts) if decisions else None
-        return Replay(self.trace, chosen, capacity, *counts, int(used), kept, self, refused)
+        return Replay(self.trace, chosen, capacity, *counts, int(used), kept, self, limits)
+
+    @property
+    def held_trace(self) -> Trace:
+        """The trace with chains as long as each request ever holds blocks."""
+        return self.held.trace
 
     @functools.cached_property
     def _walked(self) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
