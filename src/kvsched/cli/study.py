@@ -13,6 +13,7 @@ import typer
 from kvsched.cli.groups import spread
 from kvsched.cli.options import (
     CapacityOptions,
+    EngineOptions,
     TraceOptions,
     find_capacity,
     find_hardware,
@@ -29,9 +30,15 @@ if TYPE_CHECKING:
 def command(
     source: TraceOptions,
     asked: CapacityOptions,
+    rules: EngineOptions,
     policy: Annotated[
-        str, typer.Option("--policy", help="Your engine's policy: its misses are explained.")
-    ] = "lru",
+        str | None,
+        typer.Option(
+            "--policy",
+            help="Your engine's policy: its misses are explained.",
+            show_default="the engine's own; lru for generic",
+        ),
+    ] = None,
     policies: Annotated[
         str,
         typer.Option("--policies", help="Compared beside the optima, separated by commas."),
@@ -60,6 +67,8 @@ def command(
     options = Options(
         policies=tuple(name.strip() for name in policies.split(",") if name.strip()),
         policy=policy,
+        engine=rules.engine,
+        cache_generated=rules.cache_generated,
         points=points,
         batch=batch,
         efficiency=efficiency,

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvsched.foundation.errors import UsageError
-from kvsched.foundation.jit import bind, compilation_enabled
+from kvsched.foundation.jit import bind, compilation_enabled, digest
 from kvsched.kernel.linked import AHEAD, BEHIND, Links, empty_links, link_behind, unlink
 from kvsched.kernel.table import NONE
 from kvsched.policy.base import Policy, Setup
@@ -204,6 +204,11 @@ class VLLM(Rules):
         if self.trace.unequal:
             raise UsageError("engine vllm has blocks of one size; the trace's are unequal")
         return held_blocks(self.trace, cache_generated=self.cache_generated)
+
+    @property
+    def identity(self) -> str:
+        """The engine's identity, with the pool's code."""
+        return f"{super().identity}{digest(pool_loop, {})} "
 
     @property
     def definitions(self) -> dict[str, str]:

@@ -81,7 +81,11 @@ def _workload(result: StudyResult) -> list[RenderableType]:
         f"{escape(name(result.policy))} hits [bold]{share(own.token_share)}[/bold], "
         f"and the best an engine's pool could is [bold]{share(fit.token_share)}[/bold]",
     ]
-    return [*lines, *(Text(f"  {visible(step)}", style="dim") for step in capacity.derivation)]
+    steps = [*capacity.derivation]
+    if result.config.get("engine", "generic") != "generic":
+        steps += [f"engine {result.definitions['engine']}"]
+        steps += [f"generated tokens cached: {result.definitions['generated_tokens_cached']}"]
+    return [*lines, *(Text(f"  {visible(step)}", style="dim") for step in steps)]
 
 
 def _policies(result: StudyResult) -> list[RenderableType]:
@@ -155,7 +159,8 @@ def _targets(result: StudyResult) -> list[RenderableType]:
         table.add_row(escape(name(row.policy)), *cells, knees.get(row.policy, DASH))
     return [
         table,
-        "[dim]exact for lru; for the others on the grid: smallest (≤), knee (≈)[/dim]",
+        f"[dim]{'exact for lru; for the others ' if exact else ''}"
+        "on the grid: smallest (≤), knee (≈)[/dim]",
     ]
 
 

@@ -173,9 +173,9 @@ def config(
 def replay_summary(result: Replay, found: Capacity) -> dict[str, Any]:
     """Return one replay as plain values: its integers, definitions, digest and version."""
     meaning = definitions(result.trace, result.rules)
-    refused = refusals(result)
     return {
         **result.summary(),
+        **({} if result.rules is None else {"refused": refusals(result)}),
         "capacity_blocks": None if result.trace.unequal else result.capacity_blocks,
         "block_hit_ratio": result.block_hit_ratio,
         "token_hit_ratio": result.token_hit_ratio,
@@ -190,7 +190,7 @@ def replay_summary(result: Replay, found: Capacity) -> dict[str, Any]:
             "token_hit_ratio": "hit tokens over the prompt tokens that the chains cover",
         },
         "trace": result.trace.origin.source,
-        "notes": [*result.trace.origin.notes, *([] if refused is None else [refused])],
+        "notes": result.trace.origin.notes,
         "digest": result.trace.digest,
         "version": VERSION,
     }

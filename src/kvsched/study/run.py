@@ -306,7 +306,7 @@ def _result(plan: _Plan, here: dict[str, Replay], grid: dict[str, list[Point]]) 
         config=describe.config(plan.options, plan.own, plan.capacity, plan.policies, plan.grid),
         command=plan.options.command,
         definitions=describe.definitions(trace, plan.rules),
-        optimum_is_exact=not trace.unequal,
+        optimum_is_exact=generic and not trace.unequal,
         trace=describe.trace(trace),
         capacity=capacity,
         ceiling=describe.ceiling(trace, hittable),
