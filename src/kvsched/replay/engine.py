@@ -37,6 +37,9 @@ class Rules(ABC):
     own_policy: ClassVar[type[Policy] | str]
     """The engine's own order: what `replay` takes if no policy is named."""
 
+    model_of_own: ClassVar[str | None] = None
+    """A policy of the registry that is the engine's own order in a simpler pool, if one is."""
+
     def __init__(self, trace: Trace, *, cache_generated: bool = True) -> None:
         self.trace = trace
         self.cache_generated = cache_generated

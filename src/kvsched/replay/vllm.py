@@ -197,6 +197,7 @@ class VLLM(Rules):
         "num_gpu_blocks - 1, for vLLM's null block holds nothing"
     )
     own_policy = FreeList
+    model_of_own = "lru"
 
     @functools.cached_property
     def held(self) -> Held:

@@ -72,7 +72,7 @@ UNEQUAL = {
 RULES = {
     "ceiling": "the hits of an unlimited cache with the same rules",
     "opt-fit": "Belady's rule over uses that the rules can hit, where everything that fits is "
-    "stored",
+    "stored: a heuristic here, as a block that cannot be hit may spare another's eviction",
     "opt": "the same with the choice not to store, and then without the room of a running request",
     "compulsory": "prompt tokens that no earlier request held",
     "tail": "prompt tokens that no node covers, or that an earlier request held and the rules "

@@ -293,12 +293,12 @@ def _result(plan: _Plan, here: dict[str, Replay], grid: dict[str, list[Point]]) 
     by_label = {row.policy: row for row in rows}
     prompt = int(trace.input_tokens.sum())
     targets = curves.targets(plan.curve, grid, int(ceiling_tokens.sum()), plan.gib)
-    best = best_row(rows, plan.own)
+    best = best_row(rows, plan.own, plan.rules.model_of_own)
     led = parts_led(here[best.policy], own) if best.policy != plan.own else None
     capacity = describe.capacity(trace, plan.capacity, plan.model, plan.gpu)
     prefixes, once = hottest(own)
     advice = recommend(
-        rows, by_label[plan.own], capacity, targets, worths, led, trace.origin.settings
+        rows, by_label[plan.own], capacity, targets, worths, led, trace.origin.settings, plan.rules
     )
     value = worths[plan.own]
     return StudyResult(
