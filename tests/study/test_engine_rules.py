@@ -43,7 +43,6 @@ def test_a_study_of_vllm() -> None:
     assert own.hit_blocks == rules.replay(None, 20).hit_blocks
     assert result.ceiling.hit_blocks == int(rules.ceiling().sum())
     assert result.ceiling.hit_blocks == rules.replay("lru", 10_000).hit_blocks
-    # Each class by its definition, block by block of every prompt.
     assert result.anatomy.overall.tokens == int(trace.input_tokens.sum())
     row = result.anatomy.overall
     assert row.tokens == row.hit + row.compulsory + row.tail + row.capacity + row.regret
