@@ -1,10 +1,11 @@
-"""Write docs/result.schema.json from the result's types."""
+"""Write the JSON Schemas in docs/ from the types of a study's files."""
 
 from pathlib import Path
 
 import msgspec
 
-from kvsched.study.schema import result_schema
+from kvsched.study.schema import schemas
 
-target = Path(__file__).parents[1] / "docs" / "result.schema.json"
-target.write_bytes(msgspec.json.format(msgspec.json.encode(result_schema()), indent=1) + b"\n")
+for name, schema in schemas().items():
+    target = Path(__file__).parents[1] / "docs" / name
+    target.write_bytes(msgspec.json.format(msgspec.json.encode(schema), indent=1) + b"\n")

@@ -44,7 +44,7 @@ def chat(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_help_names_every_command() -> None:
     shown = good("--help")
-    for command in ("trace", "replay", "curve", "study", "policies", "models", "gpus"):
+    for command in ("trace", "replay", "curve", "study", "run", "policies", "models", "gpus"):
         assert command in shown
 
 
@@ -324,3 +324,41 @@ def test_a_study_that_cannot_be_made_leaves_no_folder(chat: Path, tmp_path: Path
     assert ended.returncode == 2
     assert "its prepare fails (RuntimeError: no)" in ended.stderr
     assert not (tmp_path / "out").exists()
+
+
+def test_an_experiment_is_the_command_line_in_a_file(chat: Path, tmp_path: Path) -> None:
+    file = tmp_path / "e.yaml"
+    file.write_text(
+        f"trace: {os.path.relpath(chat, tmp_path)}\npolicies: [fifo]\npoints: 3\n"
+        "capacity_blocks: 900\nagainst: preset:rag\noutput_dir: out\n"
+    )
+    good("run", str(file), cwd=tmp_path.parent)
+    options = ("--policies", "fifo", "--points", "3", "--capacity-blocks", "900")
+    good("study", str(chat), *options, "--against", "preset:rag", "-o", str(tmp_path / "typed"))
+    for name in ("result.json", "against/result.json"):
+        ran = json.loads((tmp_path / "out" / name).read_text())
+        typed = json.loads((tmp_path / "typed" / name).read_text())
+        assert ran.pop("command").startswith("kvsched run")
+        assert typed.pop("command").startswith("kvsched study")
+        assert ran == typed
+    assert ran["experiment"]["points"] == 3
+    first, second = (tmp_path / each / "comparison.json" for each in ("out", "typed"))
+    assert first.read_bytes() == second.read_bytes()
+    # Results alone give the same comparison.
+    typed_folder = tmp_path / "typed"
+    good(
+        "study",
+        str(typed_folder),
+        "--against",
+        str(typed_folder / "against"),
+        "-o",
+        str(tmp_path / "3"),
+    )
+    assert (tmp_path / "3" / "comparison.json").read_bytes() == first.read_bytes()
+
+
+def test_a_result_alone_is_nothing_to_study(chat: Path, tmp_path: Path) -> None:
+    study(chat, tmp_path / "out", "--policies", "fifo")
+    ended = run("study", str(tmp_path / "out"))
+    assert ended.returncode == 2
+    assert "--against says with what to compare it" in ended.stderr

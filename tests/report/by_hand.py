@@ -207,6 +207,7 @@ def make_result(*, hostile: bool = False, hardware: bool = True) -> StudyResult:
         kvsched="0.1.0",
         config={"policy": "lru", "capacity_blocks": CAPACITY},
         command=f"kvsched study '{names[0]}' --model llama-3.1-8b --gpu h100",
+        experiment={},
         definitions={"hit": "the longest resident prefix", "opt-fit": "the best that a pool can"},
         optimum_is_exact=True,
         trace=_trace(names),

@@ -40,7 +40,8 @@ def as_script(figure: dict[str, Any]) -> str:
     return raw.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
 
 
-def _layout(**more: Any) -> dict[str, Any]:
+def layout(**more: Any) -> dict[str, Any]:
+    """Return what the layouts of all figures share, with ``more``."""
     return {
         "margin": {"l": 56, "r": 16, "t": 12, "b": 48},
         "paper_bgcolor": "rgba(0,0,0,0)",
@@ -54,7 +55,7 @@ def _layout(**more: Any) -> dict[str, Any]:
     }
 
 
-def _digits(value: float) -> float:
+def digits(value: float) -> float:
     """Six significant digits: the smallest capacities must not become 0 on a log axis."""
     return float(f"{value:.6g}")
 
@@ -84,8 +85,8 @@ def _curve(result: StudyResult, curve: Curve, unit: float) -> dict[str, Any]:
         "type": "scatter",
         "mode": "lines" if curve.exact_everywhere else "lines+markers",
         "name": label,
-        "x": [_digits(blocks * unit) for blocks in curve.capacity_blocks],
-        "y": [_digits(hits / prompt) for hits in curve.hit_tokens],
+        "x": [digits(blocks * unit) for blocks in curve.capacity_blocks],
+        "y": [digits(hits / prompt) for hits in curve.hit_tokens],
         "customdata": [
             f"{blocks:,} {result.capacity.unit}"
             + ("" if size is None else f" · {gib(blocks * size / GiB)}")
@@ -104,8 +105,8 @@ def _here(result: StudyResult, unit: float) -> dict[str, Any]:
         "type": "scatter",
         "mode": "markers",
         "name": "here",
-        "x": [_digits(result.capacity.blocks * unit)],
-        "y": [_digits(own.token_share or 0.0)],
+        "x": [digits(result.capacity.blocks * unit)],
+        "y": [digits(own.token_share or 0.0)],
         "marker": {"size": 12, "color": OWN, "line": {"width": 2, "color": "#ffffff"}},
         "showlegend": False,
         "hoverinfo": "skip",
@@ -143,10 +144,10 @@ def _marks(here: float, ceiling: float, low: float, high: float) -> dict[str, An
             | {"line": {**line, "dash": "dot"}, "layer": "below"},
         ],
         "annotations": [
-            {"xref": "paper", "x": 0 if right else 1, "xanchor": far, "y": _digits(ceiling)}
+            {"xref": "paper", "x": 0 if right else 1, "xanchor": far, "y": digits(ceiling)}
             | {"yanchor": "bottom", "text": f"ceiling {ceiling:.1%}", **plain},
             # On a logarithmic axis an annotation's place is the exponent.
-            {"x": _digits(math.log10(here)), "xanchor": near, "xshift": -4 if right else 4}
+            {"x": digits(math.log10(here)), "xanchor": near, "xshift": -4 if right else 4}
             | {"yref": "paper", "y": 1, "yanchor": "top", "text": "your capacity", **plain},
         ],
     }
@@ -164,19 +165,19 @@ def curves(result: StudyResult, in_gib: bool = False) -> dict[str, Any]:
         trace["legendrank"] = rank
     return {
         "data": [*traces, _here(result, unit)],
-        "layout": _layout(
+        "layout": layout(
             height=440,
             xaxis={
                 "type": "log",
                 "title": {"text": f"capacity, {'GiB' if in_gib else result.capacity.unit}"},
                 "exponentformat": "SI",
-                "range": [_digits(math.log10(low)), _digits(math.log10(high))],
+                "range": [digits(math.log10(low)), digits(math.log10(high))],
                 "fixedrange": True,
             },
             yaxis={
                 "title": {"text": "share of prompt tokens hit"},
                 "tickformat": ".0%",
-                "range": [0, _digits(max(ceiling, 0.01) * 1.12)],
+                "range": [0, digits(max(ceiling, 0.01) * 1.12)],
                 "fixedrange": True,
             },
             **_marks(result.capacity.blocks * unit, ceiling, low, high),
@@ -213,7 +214,7 @@ def anatomy(rows: tuple[AnatomyRow, ...]) -> dict[str, Any]:
         )
     return {
         "data": traces,
-        "layout": _layout(
+        "layout": layout(
             barmode="stack",
             height=64 + 30 * len(rows),
             showlegend=False,
@@ -256,7 +257,7 @@ def reuse(result: StudyResult) -> dict[str, Any]:
                 "references<extra></extra>",
             }
         ],
-        "layout": _layout(
+        "layout": layout(
             height=300,
             showlegend=False,
             bargap=0.08,

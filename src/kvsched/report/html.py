@@ -32,11 +32,8 @@ FILTERS = (
 """Of `kvsched.report.format`, for the template."""
 
 
-def render_html(result: StudyResult) -> str:
-    """Return the report. The same result gives the same bytes; names from the trace are escaped.
-
-    About 5 MB, nearly all of it plotly's own JavaScript, which draws the figures.
-    """
+def page(template: str, filters: dict[str, Any], **values: Any) -> str:
+    """Return a page from a template of this room, with plotly's own script for it to embed."""
     import jinja2
     from plotly.offline import get_plotlyjs
 
@@ -49,9 +46,19 @@ def render_html(result: StudyResult) -> str:
     )
     for name in FILTERS:
         environment.filters[name] = getattr(format, name)
-    environment.filters["json"] = _json
+    environment.filters.update(filters)
+    return environment.get_template(template).render(plotly=get_plotlyjs(), **values)
+
+
+def render_html(result: StudyResult) -> str:
+    """Return the report. The same result gives the same bytes; names from the trace are escaped.
+
+    About 5 MB, nearly all of it plotly's own JavaScript, which draws the figures.
+    """
     drawn = figures.figures(result)
-    return environment.get_template("report.html").render(
+    return page(
+        "report.html",
+        {"json": _json},
         r=result,
         overall=result.anatomy.overall,
         classes=list(figures.CLASS_COLOURS.items()),
@@ -59,7 +66,6 @@ def render_html(result: StudyResult) -> str:
         figures={place: figures.as_script(figure) for place, figure in drawn.items()},
         targets=_target_rows(result),
         shares=sorted({target.share for target in result.targets}),
-        plotly=get_plotlyjs(),
         own=next(row for row in result.policies if row.policy == result.policy),
         fit=next(row for row in result.policies if row.policy == "opt-fit"),
         grid=_grid_rows(result),

@@ -166,7 +166,6 @@ def config(
         "efficiency": options.efficiency,
         "kv_cache_dtype": options.kv_cache_dtype,
         "weight_dtype": options.weight_dtype,
-        **options.extra,
     }
 
 

@@ -14,7 +14,7 @@ import msgspec
 from kvsched.foundation.notebook import table
 from kvsched.study.worth import Worth
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 
 class _Value(msgspec.Struct, frozen=True, kw_only=True):
@@ -243,6 +243,9 @@ class StudyResult(_Value, frozen=True, kw_only=True):
     """The options of the study."""
     command: str
     """A command that makes it again."""
+    experiment: dict[str, Any]
+    """The experiment's file that makes it again, without defaults and folders; empty where the
+    study was made from Python."""
     definitions: dict[str, str]
     """What the numbers mean, by name."""
     optimum_is_exact: bool

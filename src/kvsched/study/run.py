@@ -49,8 +49,8 @@ Report = Callable[[str, int, int], None]
 class Options:
     """What to study."""
 
-    policies: tuple[str, ...] = DEFAULT_POLICIES
-    """Compared beside opt and opt-fit."""
+    policies: tuple[str, ...] | None = None
+    """Compared beside opt and opt-fit; None: `DEFAULT_POLICIES`, as far as the trace allows."""
     policy: str | None = None
     """Its misses are explained; None: the engine's own."""
     engine: str = "generic"
@@ -69,8 +69,8 @@ class Options:
     """0: one a core."""
     command: str = ""
     """Command to print in the result; made up from the options if empty."""
-    extra: dict[str, Any] = field(default_factory=dict)
-    """Further configuration that the result should carry."""
+    experiment: dict[str, Any] = field(default_factory=dict)
+    """The experiment's file that says the same, for the result to carry."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,8 @@ def asked_policies(options: Options) -> dict[str, Policy]:
     own = rules.policy(options.policy)
     if own.looks_ahead:
         raise UsageError(f"policy {own.label} needs the future: no engine can run it")
-    asked: tuple[str | Policy, ...] = ("lru", *options.policies, own, *BOUNDS)
+    compared = DEFAULT_POLICIES if options.policies is None else options.policies
+    asked: tuple[str | Policy, ...] = ("lru", *compared, own, *BOUNDS)
     made: dict[str, Policy] = {}
     for policy in [rules.policy(each) for each in asked]:
         known = made.setdefault(policy.label, policy)
@@ -305,6 +306,7 @@ def _result(plan: _Plan, here: dict[str, Replay], grid: dict[str, list[Point]]) 
         kvsched=VERSION,
         config=describe.config(plan.options, plan.own, plan.capacity, plan.policies, plan.grid),
         command=plan.options.command,
+        experiment=plan.options.experiment,
         definitions=describe.definitions(trace, plan.rules),
         optimum_is_exact=generic and not trace.unequal,
         trace=describe.trace(trace),
