@@ -76,6 +76,7 @@ def test_blocks_held_at_the_longest() -> None:
     prompts = held_blocks(trace, cache_generated=False)
     assert prompts.kept.tolist() == [2, 1, 3, 2]
     assert [len(chain) for chain in chains(prompts)] == [4, 2, 3, 3]
+    assert all(len(set(chain)) == len(chain) for chain in chains(prompts)), "no node twice"
     assert prompts.named == (0, 0, 0)
 
 

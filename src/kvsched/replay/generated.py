@@ -41,7 +41,7 @@ class Held:
 
     trace: Trace
     """The trace with chains as long as a request ever holds blocks. New nodes follow the old: the
-    anonymous blocks, and one node a request for room that is never stored."""
+    anonymous blocks, and those that take room and are never stored. No node is in a chain twice."""
     full: Int64s
     """(R,) full blocks of the prompt that have ids."""
     kept: Int64s
@@ -130,7 +130,6 @@ def _lay_out(
     starts: Int64s,
     chains: Int32s,
     full: Int64s,
-    kept: Int64s,
     known: Int64s,
     source: Int32s,
     new_starts: Int64s,
@@ -152,18 +151,11 @@ def _lay_out(
             for place in range(full[request], known[request]):
                 above = chains[low + place]
                 new_chains[at + place] = above
-        for place in range(known[request], kept[request]):
+        for place in range(known[request], new_starts[request + 1] - at):
             parent[next_node] = above
             depth[next_node] = place
             new_chains[at + place] = next_node
             above = next_node
-            next_node += 1
-        room = new_starts[request + 1] - at
-        if room > kept[request]:
-            parent[next_node] = above
-            depth[next_node] = kept[request]
-            for place in range(kept[request], room):
-                new_chains[at + place] = next_node
             next_node += 1
 
 
@@ -183,7 +175,7 @@ def held_blocks(trace: Trace, *, cache_generated: bool) -> Held:
     source, by_session = extensions(trace, full)
     reach = np.where(source >= 0, full[source], 0)
     known = np.maximum(full, np.minimum(kept, reach))
-    new_nodes = int((kept - known).sum() + (most > kept).sum())
+    new_nodes = int((most - known).sum())
     if trace.nodes + new_nodes > np.iinfo(np.int32).max:
         raise UsageError("prompts and generated tokens have more than 2^31 blocks: cut the trace")
     starts = np.zeros(len(trace) + 1, np.int64)
@@ -193,7 +185,7 @@ def held_blocks(trace: Trace, *, cache_generated: bool) -> Held:
     parent, depth = (np.empty(old + new_nodes, np.int32) for _ in range(2))
     parent[:old], depth[:old] = trace.parent, trace.depth
     arrays = (starts, chains, parent, depth)
-    _lay_out(trace.starts, trace.chains, full, kept, known, source, *arrays, old)
+    _lay_out(trace.starts, trace.chains, full, known, source, *arrays, old)
     longer = dataclasses.replace(
         trace,
         starts=starts,

@@ -39,7 +39,9 @@ def choose_grid(
     if curve is not None:
         return capacity_grid(curve, points, include)
     if not trace.unequal:
-        return capacity_grid(lru_curve(rules.held_trace), points, include)
+        held = rules.held_trace
+        whole = dataclasses.replace(held, input_tokens=held.chain_blocks * held.block_size)
+        return capacity_grid(lru_curve(whole), points, include)
     mean = max(1, int(trace.tokens.mean()))
     alike = dataclasses.replace(trace, block_size=mean)
     blocks = capacity_grid(lru_curve(alike), points)
