@@ -5,8 +5,6 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
-import textwrap
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,6 +12,7 @@ import pytest
 from contract import CHECKS, Run
 from factory import make_trace
 from heap_check import check_heap
+from mutants import edited
 
 from kvsched.foundation.jit import bind
 from kvsched.kernel import heap as heap_module
@@ -26,15 +25,6 @@ from kvsched.policy.opt_fit import OptFit
 from kvsched.policy.registry import find
 from kvsched.replay import loop as loop_module
 from kvsched.trace.model import Trace
-
-
-def edited(function: Callable[..., Any], module: Any, before: str, after: str) -> Any:
-    """Return ``function`` with one piece of its source replaced: a mutant of the real code."""
-    source = textwrap.dedent(inspect.getsource(function))
-    assert source.count(before) == 1, f"{before!r} is in the source {source.count(before)} times"
-    scope = dict(vars(module))
-    exec(source.replace(before, after), scope)  # noqa: S102  # our own source, edited above
-    return scope[function.__name__]
 
 
 def broken_heap() -> Any:

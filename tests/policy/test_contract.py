@@ -123,6 +123,17 @@ GOLDEN = {
     "chapter": ([0, 2, 0, 1, 0, 2, 1], [4, 5]),
     # A's two uses at 1 and 2 s weigh about 2; 4's one use weighs 1: as lfu.
     "decay": ([0, 2, 0, 1, 0, 2, 1], [4, 5]),
+    # At 4, 4 (used by 2) is more recent than 2 (1). At 6, 2 (5) is more recent than 5 (4).
+    "mru": ([0, 2, 0, 1, 0, 2, 1], [4, 2]),
+    # At 4, 4 (stored by 2) is newer than 2 (0). At 6, 5 (4) is newer than 2.
+    "filo": ([0, 2, 0, 1, 0, 2, 1], [4, 5]),
+    # One priority, one lifetime that nothing outlives, nothing that a next turn needs: as lru.
+    "priority": ([0, 2, 0, 1, 0, 1, 1], [2, 4, 5]),
+    "ttl": ([0, 2, 0, 1, 0, 1, 1], [2, 4, 5]),
+    "tlru": ([0, 2, 0, 1, 0, 1, 1], [2, 4, 5]),
+    # In 1/16: at 4, 4 is worth 1 and 2 is worth 2; L = 1. At 6, 5 is worth 2 and 2 is worth 1 + 3.
+    "gdsf": ([0, 2, 0, 1, 0, 2, 1], [4, 5]),
+    "pgdsf": ([0, 2, 0, 1, 0, 2, 1], [4, 5]),
     # At 4: 2 is used at 5, 4 at 6: 4 leaves, farthest. At 6: 5 and 2 are never used again; the
     # order between such nodes is free (here the least recent).
     "opt-fit": ([0, 2, 0, 1, 0, 2, 1], [4, 5]),

@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 import pytest
-from factory import BLOCK, PARTIAL, make_trace
+from factory import BLOCK, PARTIAL, About, make_trace
 
 import kvsched
 from kvsched.replay.run import replay
@@ -24,7 +24,15 @@ class Golden(NamedTuple):
     """Who left, in order."""
     times: tuple[int, ...] = ()
     """Seconds; one a second where nothing is said."""
+    about: tuple[About, ...] = ()
 
+
+SHORT = "head_tokens=16:head_priority=10:head_duration_s=10"
+TOOLS = "lifetime_s=10:tool_lifetime_s=100"
+CHAT, TOOL = About(type=0), About(type=1)
+TIGHT = "next_prompt_tokens=4:threshold_tokens=20"
+IN_A, IN_B, IN_C = (About(session=each) for each in range(3))
+AGEING = "AAABCDEAFGA"
 
 GOLDEN = [
     # C comes when A was used at 2 and B at 1: B leaves. A hits; B comes back over C (3), not A (4).
@@ -63,6 +71,54 @@ GOLDEN = [
     Golden("opt", "ABCBC", [0, 0, 0, 1, 1], "A"),
     # C is used again at 5, after A (3) and B (4): it is not stored.
     Golden("opt", "ABCABC", [0, 0, 0, 1, 1, 0], ""),
+    # B is the most recent, where lru would drop A.
+    Golden("mru", "ABCA", [0, 0, 0, 1], "B"),
+    # A is the most recent; B, stored later, stays. A comes back over C.
+    Golden("mru", "ABACA", [0, 0, 1, 0, 0], "AC"),
+    # The same, but B was stored last, and leaves; so it does where lru would drop A.
+    Golden("filo", "ABACA", [0, 0, 1, 0, 1], "B"),
+    Golden("filo", "ABCA", [0, 0, 0, 1], "B"),
+    # A is at 80, B at 0: B leaves, though A is older.
+    Golden("priority", "ABCA", [0, 0, 0, 1], "B", about=(About(priority=80),) + 3 * (About(),)),
+    # A second request at 0 does not lower A, which was raised to 80: B, at 35, leaves.
+    Golden(
+        "priority",
+        "AABCA",
+        [0, 1, 0, 0, 1],
+        "B",
+        about=(About(priority=80), About(), About(priority=35), About(priority=35), About()),
+    ),
+    # All are heads at 10. At 12 s A, of 0 s, is back at 35, and B, of 8 s, is not: B leaves.
+    Golden(f"priority:{SHORT}", "ABCA", [0, 0, 0, 1], "B", (0, 8, 12, 12)),
+    # At 9 s neither is: A leaves. Back, it comes over B.
+    Golden(f"priority:{SHORT}", "ABCA", [0, 0, 0, 0], "AB", (0, 8, 9, 9)),
+    # A used again at 9 s is at 10 until 19: at 12 s both are, and B is the less recent.
+    Golden(f"priority:{SHORT}", "ABACA", [0, 0, 1, 0, 1], "B", (0, 8, 9, 12, 12)),
+    # At 31 s B, of 20 s, is dead; A, of 0 s, was a tool's and lives to 100.
+    Golden(f"ttl:{TOOLS}", "ABCA", [0, 0, 0, 1], "B", (0, 20, 31, 31), (TOOL, CHAT, CHAT, CHAT)),
+    # At 29 s both live, and A is the less recent; back, it comes over B, dead at 30.
+    Golden(f"ttl:{TOOLS}", "ABCA", [0, 0, 0, 0], "AB", (0, 20, 29, 30), (TOOL, CHAT, TOOL, CHAT)),
+    # A chat's use does not shorten a tool's lifetime.
+    Golden(f"ttl:{TOOLS}", "AABCA", [0, 1, 0, 0, 1], "B", (0, 1, 20, 31, 31), (TOOL, *4 * (CHAT,))),
+    # With L = 16 + 7, Q = 4 and x = 20 A's conversation keeps 7 tokens, p's (4 + 7) none: p leaves,
+    # though A is older.
+    Golden(f"tlru:{TIGHT}", "ApCA", [0, 0, 0, 1], "p", about=(IN_A, IN_B, IN_C, IN_A)),
+    # A's conversation has gone on to C, so A is safe; B is older, but its conversation needs it.
+    Golden(f"tlru:{TIGHT}", "BACB", [0, 0, 0, 1], "A", about=(IN_B, IN_A, IN_A, IN_B)),
+    # The same, where a third conversation still needs A: B, the less recent, leaves.
+    Golden(f"tlru:{TIGHT}", "BAACA", [0, 0, 1, 0, 1], "B", about=(IN_B, IN_A, IN_C, IN_A, IN_C)),
+    # One use each: p is worth 1/4, A 1/16 and leaves.
+    Golden("gdsf", "pACp", [0, 0, 0, 1], "A"),
+    # In 1/16: A 3, B 1. C over B, so L = 1 and C 2; D over C, L = 2 and D 3; E over A, as old a 3.
+    # Back, A comes over D (L = 3: A 4), F over E (4 too, older; F 5), G over A (4; G 5), A over F.
+    Golden("gdsf", AGEING, [0, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0], "BCADEAF"),
+    # At the root A's tokens cost 1 + 8/16 each, p's 1 + 2/16: p leaves, though it is smaller.
+    Golden("gdsf:attention_tokens=16", "ApCA", [0, 0, 0, 1], "p"),
+    # A's new tokens cost 1 + 8/30000 each, p's 1 + 2/30000: p leaves.
+    Golden("pgdsf", "ApCA", [0, 0, 0, 1], "p"),
+    # As gdsf until A is back: its count goes on to 4, and with the clock at 3 it is worth 7; F
+    # over E (4), G over F (5), and A hits.
+    Golden("pgdsf", AGEING, [0, 1, 1, 0, 0, 0, 0, 0, 0, 0, 1], "BCADEF"),
 ]
 
 
@@ -75,7 +131,9 @@ def test_golden_sequence(golden: Golden) -> None:
     times = golden.times or tuple(range(len(golden.requests)))
     gaps = [times[0], *(after - before for before, after in pairwise(times))]
     tails = [-4 if letter == "p" else 0 for letter in golden.requests]
-    trace = make_trace([(ord(letter),) for letter in golden.requests], gaps, tails)
+    trace = make_trace(
+        [(ord(letter),) for letter in golden.requests], gaps, tails, list(golden.about)
+    )
     result = replay(trace, golden.policy, 2, decisions=True, compiled=False)
     assert result.request_hits.tolist() == golden.hits
     assert result.decisions is not None
@@ -89,11 +147,17 @@ def test_every_policy_has_one() -> None:
 
 @pytest.mark.parametrize("name", kvsched.policies())
 def test_tails_leave_before_heads(name: str) -> None:
-    """Three blocks of room: (4,) takes the place of 3, then (5,) that of 2; 1 hits."""
+    """Three blocks of room: (4,) takes the place of 3, then (5,) that of 2; 1 hits.
+
+    The newest first: (5,) takes the place of 4.
+    """
     trace = make_trace([(1, 2, 3), (4,), (4,), (5,), (5,), (1,)], [1] * 6, [0] * 6)
     result = replay(trace, name, 3, decisions=True, compiled=False)
     assert result.decisions is not None
-    assert trace.key[result.decisions.victim].tolist()[:2] == [3, 2]
+    assert trace.key[result.decisions.victim].tolist()[:2] == [
+        3,
+        4 if name in ("mru", "filo") else 2,
+    ]
     assert result.request_hits.tolist() == [0, 0, 1, 0, 1, 1]
 
 

@@ -11,6 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
 
+import oracle_keys
+
 Chain = tuple[int, ...]
 NEVER = math.inf
 
@@ -23,6 +25,10 @@ class Memory:
     touched: tuple[int, int]
     uses: int = 1
     times: list[float] = field(default_factory=list)
+    requests: list[int] = field(default_factory=list)
+    """Those that used it since it was stored."""
+    clock: float = 0.0
+    """The world's at the last use."""
 
 
 @dataclass
@@ -40,6 +46,13 @@ class Workload:
     parent: list[int]
     tokens: list[int]
     time_s: list[float]
+    input_tokens: list[int]
+    output_tokens: list[int]
+    session: list[int]
+    type: list[int]
+    turn: list[int]
+    priority: list[int]
+    """The last six by request; of names, their numbers, -1 for none."""
 
     def next_use(self, node: int, after: int) -> float:
         for request in range(after + 1, len(self.chains)):
@@ -48,37 +61,63 @@ class Workload:
         return NEVER
 
 
-Key = Callable[[Workload, int, int, Memory, int], tuple[float, ...]]
+@dataclass
+class World:
+    """What a key may look at beside a node's memory."""
+
+    work: Workload
+    capacity_tokens: int
+    block_size: int
+    now: int = 0
+    """The running request."""
+    clock: float = 0.0
+    """The largest key that left."""
+    hits: list[int] = field(default_factory=list)
+    """By request, the running one included."""
+    reached: list[int] = field(default_factory=list)
+    """Blocks of each chain that were resident at its request's end."""
+
+    @property
+    def time(self) -> float:
+        return self.work.time_s[self.now]
+
+    def held_by(self, request: int) -> Chain:
+        """Nodes that a request hit or stored; all of the running one's, which never leave."""
+        chain = self.work.chains[request]
+        return chain if request == self.now else chain[: self.reached[request]]
 
 
-def _lru(w: Workload, node: int, now: int, m: Memory, capacity: int) -> tuple[float, ...]:
+Key = Callable[[World, int, Memory], tuple[float, ...]]
+
+
+def _lru(world: World, node: int, m: Memory) -> tuple[float, ...]:
     return m.touched
 
 
-def _fifo(w: Workload, node: int, now: int, m: Memory, capacity: int) -> tuple[float, ...]:
+def _fifo(world: World, node: int, m: Memory) -> tuple[float, ...]:
     return m.inserted
 
 
-def _lfu(w: Workload, node: int, now: int, m: Memory, capacity: int) -> tuple[float, ...]:
+def _lfu(world: World, node: int, m: Memory) -> tuple[float, ...]:
     return (m.uses, *m.touched)
 
 
-def _slru(w: Workload, node: int, now: int, m: Memory, capacity: int) -> tuple[float, ...]:
+def _slru(world: World, node: int, m: Memory) -> tuple[float, ...]:
     return (m.uses >= 2, *m.touched)
 
 
-def _chapter(w: Workload, node: int, now: int, m: Memory, capacity: int) -> tuple[float, ...]:
-    return (m.uses + 0.5 - 0.25 * w.tokens[node] / capacity, *m.touched)
+def _chapter(world: World, node: int, m: Memory) -> tuple[float, ...]:
+    return (m.uses + 0.5 - 0.25 * world.work.tokens[node] / world.capacity_tokens, *m.touched)
 
 
-def _decay(w: Workload, node: int, now: int, m: Memory, capacity: int) -> tuple[float, ...]:
+def _decay(world: World, node: int, m: Memory) -> tuple[float, ...]:
     # In steps of 2^-20, as the policy documents: scores that close are ties.
     score = math.log2(sum(2.0 ** (t / 600.0) for t in m.times))
     return (round(score * 2**20), *m.touched)
 
 
-def _opt(w: Workload, node: int, now: int, m: Memory, capacity: int) -> tuple[float, ...]:
-    return (-w.next_use(node, now), *m.touched)
+def _opt(world: World, node: int, m: Memory) -> tuple[float, ...]:
+    return (-world.work.next_use(node, world.now), *m.touched)
 
 
 KEYS: dict[str, Key] = {
@@ -90,6 +129,7 @@ KEYS: dict[str, Key] = {
     "decay": _decay,
     "opt-fit": _opt,
     "opt": _opt,
+    **oracle_keys.KEYS,
 }
 
 
@@ -104,6 +144,7 @@ def replay(
     size = work.tokens if weighted else [1] * len(work.tokens)
     held: dict[int, Memory] = {}
     steps = []
+    world = World(work, capacity * block_size, block_size)
     for now, chain in enumerate(work.chains):
         hits = 0
         while hits < len(chain) and chain[hits] in held:
@@ -112,6 +153,10 @@ def replay(
             held[node].touched = (now, -depth)
             held[node].uses += 1
             held[node].times.append(work.time_s[now])
+            held[node].requests.append(now)
+            held[node].clock = world.clock
+        world.now = now
+        world.hits.append(hits)
         evicted: list[int] = []
         at = hits
         while at < len(chain):
@@ -120,23 +165,23 @@ def replay(
             while fits and sum(size[node] for node in held) + need > capacity:
                 inner = {work.parent[node] for node in held}
                 candidates = [n for n in held if n not in inner and n not in chain]
-                victim = min(
-                    candidates,
-                    key=lambda n: key(work, n, now, held[n], capacity * block_size),
-                    default=None,
-                )
+                victim = min(candidates, key=lambda n: key(world, n, held[n]), default=None)
                 if victim is None or (
                     policy == "opt" and work.next_use(victim, now) <= work.next_use(chain[at], now)
                 ):
                     fits = False
                     break
+                world.clock = max(world.clock, key(world, victim, held[victim])[0])
                 del held[victim]
                 evicted.append(victim)
             if not fits:
                 break
             place = (now, -at)
-            held[chain[at]] = Memory(place, place, times=[work.time_s[now]])
+            held[chain[at]] = Memory(
+                place, place, times=[work.time_s[now]], requests=[now], clock=world.clock
+            )
             at += 1
+        world.reached.append(at)
         steps.append(Step(hits, at - hits, evicted))
     return steps
 

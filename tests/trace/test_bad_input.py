@@ -11,6 +11,7 @@ import pytest
 import zstandard
 
 from kvsched.foundation.errors import KvschedError, UsageError
+from kvsched.trace.formats import known_names
 from kvsched.trace.load import load_trace
 
 GOOD = b'{"timestamp": 0, "input_length": 600, "output_length": 5, "hash_ids": [1, 2]}\n'
@@ -124,13 +125,12 @@ BAD_FILES: dict[str, tuple[bytes, str]] = {
     ),
     "binary": (
         b"\x7fELF\x00\x01\x02\x00" * 20,
-        ": binary data, in none of the formats known: columns, mooncake, weka",
+        f": binary data, in none of the formats known: {known_names()}",
     ),
     "binary row": (GOOD + b"\x00\x01\x02\n" + GOOD, ", row 2: not valid JSON (column 1)"),
     "text": (
         b"TIMESTAMP,ContextTokens\n1,2\n",
-        ": its content is in none of the formats known: columns, mooncake, weka "
-        "(--format names one)",
+        f": its content is in none of the formats known: {known_names()} (--format names one)",
     ),
     "invalid UTF-8": (
         GOOD + row(session_id="xx").replace(b"xx", b"\xff\xfe"),
@@ -266,8 +266,8 @@ def test_a_folder_for_a_reader_of_files(tmp_path: Path) -> None:
 def test_wrong_options(tmp_path: Path) -> None:
     path = tmp_path / "trace.jsonl"
     path.write_bytes(GOOD)
-    told = message(path, format="parquet")
-    assert told == "trace format 'parquet' is not known: use one of columns, mooncake, weka"
+    told = message(path, format="floppy")
+    assert told == f"trace format 'floppy' is not known: use one of {known_names()}"
     assert message(path, time_unit="min") == ("time unit 'min' is not known: use s, ms, us, ns")
     assert message(path, block_size=0) == "block size 0 is out of range: 1 to 2147483647 tokens"
     assert message(path, session_arrivals="poisson:0") == (

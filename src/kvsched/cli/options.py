@@ -30,7 +30,7 @@ Format = Annotated[
     typer.Option(
         "--format",
         metavar="text|json|READER",
-        help="json prints only JSON on stdout; a reader's name (mooncake, weka, columns) "
+        help="json prints only JSON on stdout; a reader's name (mooncake, bailian, weka, …) "
         "overrides detection. May be given twice.",
         show_default=False,
     ),
@@ -54,6 +54,24 @@ SessionArrivals = Annotated[
 Seed = Annotated[int, typer.Option("--seed", help="Seed of whatever is drawn.")]
 Subagents = Annotated[
     bool, typer.Option("--include-subagents", help="Take the nested requests of subagents too.")
+]
+Tokenizer = Annotated[
+    str | None,
+    typer.Option("--tokenizer", metavar="FILE", help="A tokenizer.json, for logs of messages."),
+]
+ChatTemplate = Annotated[
+    str | None,
+    typer.Option(
+        "--chat-template",
+        metavar="FILE",
+        help="The model's chat template (Jinja, or a tokenizer_config.json); needs --tokenizer.",
+    ),
+]
+BytesPerToken = Annotated[
+    float | None,
+    typer.Option(
+        "--bytes-per-token", help="Count so many bytes as a token, for text without a tokenizer."
+    ),
 ]
 SkipBadRows = Annotated[
     bool, typer.Option("--skip-bad-rows", help="Leave bad rows out, and say how many.")
@@ -115,6 +133,9 @@ class TraceOptions:
     session_arrivals: SessionArrivals = "zero"
     seed: Seed = 0
     include_subagents: Subagents = False
+    tokenizer: Tokenizer = None
+    chat_template: ChatTemplate = None
+    bytes_per_token: BytesPerToken = None
     skip_bad_rows: SkipBadRows = False
 
     @property
@@ -192,6 +213,9 @@ def open_trace(source: TraceOptions) -> Trace:
             session_arrivals=source.session_arrivals,
             seed=source.seed,
             include_subagents=source.include_subagents,
+            tokenizer=source.tokenizer,
+            chat_template=source.chat_template,
+            bytes_per_token=source.bytes_per_token,
             skip_bad_rows=source.skip_bad_rows,
             progress=told,
         )

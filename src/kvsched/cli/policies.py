@@ -30,6 +30,7 @@ def command(
                     "summary": policy.summary(),
                     "source": policy.source,
                     "looks_ahead": policy.looks_ahead,
+                    "needs": list(policy.needs),
                     "parameters": {
                         key: {"default": value.default, "least": value.least, "help": value.help}
                         for key, value in policy.parameters.items()
@@ -44,6 +45,8 @@ def command(
             typer.echo(f"{policy.name}\n\n{inspect.getdoc(policy)}\n")
         else:
             typer.echo(f"{policy.name:10s} {policy.summary()}")
+        if policy.needs:
+            typer.echo(f"{'':10s}   needs of every request: {', '.join(policy.needs)}")
         if name or policy.parameters:
             for key, value in policy.parameters.items():
                 typer.echo(f"{'':10s}   {key}={value.default:g}: {value.help}")

@@ -1,26 +1,22 @@
-"""`kvsched trace`: look at a trace, convert it, generate one."""
+"""`kvsched trace`: look at a trace, convert it, cut it, merge it, generate one."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from kvsched.cli import trace_edit, trace_stats
 from kvsched.cli.groups import spread
 from kvsched.cli.options import Seed, TraceOptions, open_trace, print_json
+from kvsched.cli.trace_output import Output, Uncovered, find_writer, write
 from kvsched.foundation.errors import UsageError
 
-if TYPE_CHECKING:
-    from kvsched.trace.model import Trace
-
 app = typer.Typer(
-    help="Look at a trace, convert it to raw columns, or generate one.",
+    help="Look at a trace, convert it, cut it, merge it with others, or generate one.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
-Output = Annotated[
-    str, typer.Option("--output", "-o", help="File to write: raw columns, .kvtrace[.gz|.zst].")
-]
 
 
 @app.command("info")
@@ -47,11 +43,16 @@ def info(source: TraceOptions) -> None:
 
 @app.command("convert")
 @spread
-def convert(source: TraceOptions, output: Output) -> None:
-    """Write a trace as raw columns, which open at once."""
-    _check_name(output)
-    opened = open_trace(source)
-    _write(opened, output)
+def convert(source: TraceOptions, output: Output, uncovered: Uncovered = None) -> None:
+    """Write a trace as raw columns, which open at once, or in a format of other tools."""
+    writer = find_writer(output, uncovered)
+    write(open_trace(source), output, writer)
+
+
+app.command("anonymize")(trace_edit.anonymize)
+app.command("slice")(trace_edit.slice_)
+app.command("merge")(trace_edit.merge)
+app.command("stats")(trace_stats.stats)
 
 
 @app.command("generate")
@@ -61,7 +62,7 @@ def generate(
     ] = None,
     output: Annotated[
         str | None,
-        typer.Option("--output", "-o", help="File to write: raw columns, .kvtrace[.gz|.zst]."),
+        typer.Option("--output", "-o", help="File to write, as `convert` does."),
     ] = None,
     seed: Seed = 0,
     set_: Annotated[
@@ -82,14 +83,14 @@ def generate(
         return
     if output is None:
         raise UsageError("name the file to write with --output FILE.kvtrace")
-    _check_name(output)
+    writer = find_writer(output)
     changes = {}
     for change in set_ or []:
         name, equals, value = change.partition("=")
         if not equals:
             raise UsageError(f"--set {change}: write NAME=VALUE")
         changes[name] = _number_or_text(value)
-    _write(make(find(preset, **changes), seed), output)
+    write(make(find(preset, **changes), seed), output, writer)
 
 
 def _number_or_text(text: str) -> int | float | str:
@@ -99,20 +100,3 @@ def _number_or_text(text: str) -> int | float | str:
         except ValueError:
             continue
     return text
-
-
-def _check_name(output: str) -> None:
-    if not output.endswith((".kvtrace", ".kvtrace.gz", ".kvtrace.zst")):
-        raise UsageError(f"{output}: name it .kvtrace, .kvtrace.gz or .kvtrace.zst")
-
-
-def _write(opened: Trace, output: str) -> None:
-    from pathlib import Path
-
-    from kvsched.trace.columns import write_columns
-
-    write_columns(opened, Path(output))
-    typer.echo(
-        f"{output}: {len(opened):,} requests, {opened.references:,} block references, "
-        f"digest {opened.digest[:16]}"
-    )

@@ -6,7 +6,8 @@ To add one, copy `lfu.py`, and add a line to `registry.py`.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -16,8 +17,9 @@ from kvsched.foundation.errors import UsageError
 from kvsched.kernel import hooks
 from kvsched.kernel.heap import Heap, empty_heap, heap_peek, heap_push, heap_remove
 from kvsched.kernel.hooks import key
-from kvsched.kernel.table import Table
-from kvsched.trace.model import Trace
+from kvsched.kernel.table import NONE, Table
+from kvsched.policy.needs import Column, find_column, lacking, missing_columns
+from kvsched.trace.model import Labels, Trace
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,8 @@ class Setup:
     """Tokens in the unit of the capacity: a block's, or 1 where blocks are unequal."""
     trace: Trace | None = None
     """The whole trace, future included; None in a live cache."""
+    columns: Mapping[str, Column] = field(default_factory=dict)
+    """What a live cache knows of its requests, by name; goes before the trace's own."""
     hit_limit: NDArray[np.int64] | None = None
     """(R,) blocks of each chain that an engine's rules let a request hit; None: all of it."""
 
@@ -50,6 +54,32 @@ class Setup:
         if self.trace is None:
             raise UsageError(f"policy {policy} needs the whole trace: it cannot run live")
         return self.trace
+
+    def column(self, name: str, policy: str) -> NDArray[Any]:
+        """Return (R,) one value a request, by the ``request`` that `begin` gets.
+
+        Codes where the column is of names, as `labels` explains them. Raises UsageError where
+        neither the trace nor the cache has it.
+        """
+        found = self._find(name, policy)
+        return found.codes if isinstance(found, Labels) else found
+
+    def labels(self, name: str, policy: str) -> Labels:
+        """Return a column of names. Raises UsageError like `column`."""
+        found = self._find(name, policy)
+        if not isinstance(found, Labels):
+            raise UsageError(f"policy {policy}: `{name}` is no column of names")
+        return found
+
+    def has(self, name: str) -> bool:
+        """Whether `column` would return one of that name."""
+        return not missing_columns((name,), self.trace, self.columns)
+
+    def _find(self, name: str, policy: str) -> Column:
+        found = find_column(name, self.trace, self.columns)
+        if found is None:
+            raise lacking(policy, name, self.trace)
+        return found
 
 
 class Policy:
@@ -61,6 +91,8 @@ class Policy:
     parameters: ClassVar[dict[str, Parameter]] = {}
     looks_ahead: ClassVar[bool] = False
     """Whether it needs the future, and so is a bound and no choice."""
+    needs: ClassVar[tuple[str, ...]] = ()
+    """Columns of requests that it cannot do without: ``priority``, ``session``, ``type``, …"""
 
     track_leaves: ClassVar[bool] = True
     begin: ClassVar[Any] = staticmethod(hooks.begin)
@@ -98,6 +130,20 @@ class Policy:
             if value != self.parameters[name].default
         ]
         return ":".join([self.name, *changed])
+
+    def needed(self) -> tuple[str, ...]:
+        """Return the columns that it needs with the parameters that it has: `needs`, or more."""
+        return self.needs
+
+    def missing(self, trace: Trace) -> list[str]:
+        """Return the columns that it needs and ``trace`` lacks. O(1)."""
+        return missing_columns(self.needed(), trace)
+
+    def check(self, trace: Trace) -> None:
+        """Raise UsageError if ``trace`` lacks a column that it needs, with how to give it."""
+        missing = self.missing(trace)
+        if missing:
+            raise lacking(self.label, missing[0], trace)
 
     def prepare(self, setup: Setup) -> Any:
         """Return the state that every hook gets: a NamedTuple of arrays, made for this run."""
@@ -137,6 +183,18 @@ def _leave(table: Table, state: RankedState, node: int) -> None:
 
 def _victim(table: Table, state: RankedState, incoming: int, rank: int) -> int:
     return heap_peek(state.heap)
+
+
+def tokens_before(table: Table, start: NDArray[np.int64], node: int, block_size: int) -> int:
+    """Return the tokens of a prompt before ``node``, from its parent's ``start``. O(1).
+
+    A full block's for each ancestor, also where the source gave it fewer; where blocks are unequal
+    ``block_size`` is 1, and each counts its own.
+    """
+    parent = table.parent[node]
+    if parent == NONE:
+        return 0
+    return int(start[parent]) + max(int(table.tokens[parent]), block_size)
 
 
 class RankedPolicy(Policy):

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from kvsched.foundation.errors import UsageError
 from kvsched.policy.base import Parameter, Policy
+from kvsched.policy.needs import HOW_TO_GIVE
 
 ENTRY_POINTS = "kvsched.policies"
 """Group in which an installed package offers policies of its own."""
@@ -22,6 +23,13 @@ _BUILT_IN = {
     "slru": "kvsched.policy.slru:SLRU",
     "chapter": "kvsched.policy.chapter:Chapter",
     "decay": "kvsched.policy.decay:Decay",
+    "mru": "kvsched.policy.mru:MRU",
+    "filo": "kvsched.policy.filo:FILO",
+    "priority": "kvsched.policy.priority:Priority",
+    "ttl": "kvsched.policy.ttl:TTL",
+    "tlru": "kvsched.policy.tlru:TLRU",
+    "gdsf": "kvsched.policy.gdsf:GDSF",
+    "pgdsf": "kvsched.policy.pgdsf:PGDSF",
     "opt": "kvsched.policy.opt:Opt",
     "opt-fit": "kvsched.policy.opt_fit:OptFit",
 }
@@ -88,6 +96,9 @@ def _checked(reference: str, found: object) -> type[Policy]:
         isinstance(key, str) and isinstance(value, Parameter) for key, value in parameters.items()
     ):
         raise UsageError(f"policy {reference}: parameters must be a dict of name to Parameter")
+    if not isinstance(found.needs, tuple) or not set(found.needs) <= set(HOW_TO_GIVE):
+        known = ", ".join(HOW_TO_GIVE)
+        raise UsageError(f"policy {reference}: needs must be a tuple of columns ({known})")
     return found
 
 

@@ -205,7 +205,7 @@ def run_policy(
     ``limits`` are an engine's. Raises UsageError for what a user's policy does wrong.
     """
     hit_limit = None if limits is None else limits.hit
-    setup = Setup(trace.nodes, capacity, trace.unit_tokens, trace, hit_limit)
+    setup = Setup(trace.nodes, capacity, trace.unit_tokens, trace, hit_limit=hit_limit)
     with _blamed_on(policy, "its prepare fails"):
         state = policy.prepare(setup)
     table = empty_table(trace.parent, trace.depth, trace.tokens)
@@ -245,7 +245,7 @@ def replay(
     is off. ``decisions=True`` keeps who left for whom. ``compiled=None`` compiles unless
     KVSCHED_COMPILED=0; ``fast=False`` keeps LRU from its fast path. Cost: 2 to 100 ns a block
     reference compiled; memory about 30 bytes a node. Raises UsageError for an unknown policy or
-    engine, or an impossible capacity.
+    engine, a policy that needs a column that the trace lacks, or an impossible capacity.
     """
     if engine != "generic":
         from kvsched.replay.engine import find_engine
@@ -254,6 +254,7 @@ def replay(
         return rules.replay(policy, capacity_blocks, decisions=decisions, compiled=compiled)
     capacity = check_capacity(capacity_blocks, trace.unequal)
     chosen = make("lru" if policy is None else policy)
+    chosen.check(trace)
     if compiled is None:
         compiled = compilation_enabled()
     counts, log = new_columns(len(trace), trace.references if decisions else 0)

@@ -82,9 +82,12 @@ def sweep(
 
     Capacities are in blocks; in tokens where the trace's blocks are unequal.
 
-    Raises UsageError for an unknown policy or an impossible capacity, before anything runs.
+    Raises UsageError for an unknown policy, one that needs a column that the trace lacks, or an
+    impossible capacity, before anything runs.
     """
     made = [make(policy) for policy in policies]
+    for policy in made:
+        policy.check(trace)
     blocks = [check_capacity(capacity, trace.unequal) for capacity in capacities]
     wanted = [(policy, capacity) for policy in made for capacity in blocks]
     found: dict[tuple[int, int], Point] = {}

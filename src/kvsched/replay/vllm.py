@@ -241,6 +241,7 @@ class VLLM(Rules):
         """Replay the trace by vLLM's rules: its own free list, or the policy over nodes."""
         capacity = check_capacity(capacity_blocks)
         chosen = self.policy(policy)
+        chosen.check(self.trace)
         if compiled is None:
             compiled = compilation_enabled()
         held = self.held

@@ -13,6 +13,8 @@ from kvsched.foundation.schema import described_schema, field_docstrings
 
 SUFFIXES = (".yaml", ".yml", ".json", ".toml")
 PRESET = "preset:"
+FILES = ("trace", "against", "tokenizer", "chat_template")
+"""Fields that name a file."""
 
 
 class Experiment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -32,6 +34,12 @@ class Experiment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """Seed of whatever is drawn."""
     include_subagents: bool = False
     """Take the nested requests of subagents too."""
+    tokenizer: str | None = None
+    """A tokenizer.json, for logs of messages."""
+    chat_template: str | None = None
+    """The model's chat template (Jinja, or a tokenizer_config.json); needs `tokenizer`."""
+    bytes_per_token: float | None = None
+    """Count so many bytes as a token, for text without a tokenizer."""
     skip_bad_rows: bool = False
     """Leave bad rows out, and say how many."""
     capacity_blocks: int | None = None
@@ -85,7 +93,7 @@ class Experiment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             for name, value in msgspec.to_builtins(self).items()
             if name != "output_dir" and value != _DEFAULTS.get(name, msgspec.UNSET)
         }
-        for name in ("trace", "against"):
+        for name in FILES:
             if name in found:
                 found[name] = _base_name(found[name])
         return found
@@ -190,8 +198,7 @@ def _placed(experiment: Experiment, folder: Path) -> Experiment:
     chosen = experiment.policies
     return msgspec.structs.replace(
         experiment,
-        trace=place(experiment.trace),
-        against=place(experiment.against),
+        **{name: place(getattr(experiment, name)) for name in FILES},
         output_dir=place(experiment.output_dir),
         model=place(model) if model is not None and model.endswith(".json") else model,
         policy=None if experiment.policy is None else policy(experiment.policy),

@@ -85,6 +85,7 @@ class _Plan:
     model: Model | None
     gpu: Accelerator | None
     options: Options
+    warnings: tuple[str, ...]
 
     def gib(self, blocks: int) -> float | None:
         if self.capacity.bytes_per_block is None:
@@ -111,6 +112,26 @@ def asked_policies(options: Options) -> dict[str, Policy]:
     return made
 
 
+def _runnable(
+    made: dict[str, Policy], own: Policy, trace: Trace, options: Options
+) -> tuple[dict[str, Policy], tuple[str, ...]]:
+    """Leave out what nobody asked for by name and the trace cannot run; say which, and why.
+
+    Raises UsageError for one that was asked for.
+    """
+    kept: dict[str, Policy] = {}
+    warnings = []
+    for label, policy in made.items():
+        missing = policy.missing(trace)
+        if missing and options.policies is None and label != own.label:
+            columns = ", ".join(f"`{name}`" for name in missing)
+            warnings.append(f"{label} was left out: the trace does not have {columns}.")
+            continue
+        policy.check(trace)
+        kept[label] = policy
+    return kept, tuple(warnings)
+
+
 def default_capacity(trace: Trace) -> Capacity:
     """A tenth of the trace's distinct blocks (or tokens of them), for want of a real one."""
     distinct = int(trace.tokens.sum(dtype=np.int64)) if trace.unequal else trace.nodes
@@ -135,12 +156,14 @@ def _plan(
         )
     if not trace.references:
         raise UsageError("the trace has no blocks to cache: nothing can be studied")
-    made = asked_policies(options)
     rules = find_engine(options.engine)(trace, cache_generated=options.cache_generated)
     own = rules.policy(options.policy)
+    made, warnings = _runnable(asked_policies(options), own, trace, options)
     curve = curves.exact_curve(rules)
     grid = curves.choose_grid(rules, curve, options.points, [capacity.blocks])
-    return _Plan(trace, rules, made, own.label, capacity, grid, curve, model, gpu, options)
+    return _Plan(
+        trace, rules, made, own.label, capacity, grid, curve, model, gpu, options, warnings
+    )
 
 
 def _run_here(plan: _Plan, report: Report) -> dict[str, Replay]:
@@ -324,5 +347,5 @@ def _result(plan: _Plan, here: dict[str, Replay], grid: dict[str, list[Point]]) 
         returned=returned(own),
         worth=value,
         recommendation=advice,
-        warnings=describe.warnings(own, value),
+        warnings=plan.warnings + describe.warnings(own, value),
     )

@@ -48,7 +48,7 @@ def find_unit(
     _refuse_mixed_epochs(file, times, rows, classes)
     if usual in _FINER:
         _refuse_mixed_relative(file, times, rows)
-    if (times != np.floor(times)).any():
+    if usual != "s" and (times != np.floor(times)).any():
         return usual, (f"timestamps have fractions; read as {usual}, the format's unit",)
     return usual, ()
 

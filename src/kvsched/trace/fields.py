@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from typing import Any
 
 MOST_TOKENS = 2**31 - 1
@@ -14,6 +15,9 @@ FARTHEST_TIME = float(2**63)
 SMALLEST_ID, LARGEST_ID = -(2**63), 2**64 - 1
 
 Row = dict[str, Any]
+
+_DECIMAL = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?", re.ASCII)
+_HEXADECIMAL = re.compile(r"-?(0[xX])?[0-9a-fA-F]+")
 
 
 class RowError(ValueError):
@@ -78,6 +82,16 @@ def number(row: Row, name: str) -> float:
     return float(value)
 
 
+def time(row: Row, name: str) -> float:
+    """A time as `number`, or the same as text. Raises RowError."""
+    value = required(row, name)
+    if isinstance(value, str) and _DECIMAL.fullmatch(value):
+        return number({name: float(value)}, name)
+    if isinstance(value, str):
+        raise RowError(f'"{name}" must be a number, not the text {short(value)}')
+    return number(row, name)
+
+
 def integer(row: Row, name: str) -> int:
     """An integer of any size. Raises RowError."""
     value = required(row, name)
@@ -118,6 +132,15 @@ def optional_integer(row: Row, name: str, least: int) -> int | None:
     return value
 
 
+def label(row: Row, name: str) -> str:
+    """A name as `optional_label`, which must be there. Raises RowError."""
+    required(row, name)
+    value = optional_label(row, name)
+    if value is None:
+        raise RowError(f'"{name}" must be a string, not null')
+    return value
+
+
 def optional_label(row: Row, name: str) -> str | None:
     """A name: a string, or an integer as its digits; None as `optional_number`. Raises RowError."""
     value = row.get(name)
@@ -148,3 +171,14 @@ def block_ids(row: Row, name: str) -> list[int]:
         else:
             raise RowError(f'"{name}"[{place}] must be an integer, not {kind(item)}')
     return value
+
+
+def hexadecimal(text: str) -> int | None:
+    """The number that ``text`` writes in hexadecimal, with ``0x`` or without; None for another."""
+    return int(text, 16) if _HEXADECIMAL.fullmatch(text) else None
+
+
+def low_64_bits(value: int) -> int:
+    """The last 64 bits of an integer of any size, as a signed one."""
+    bits = value & (2**64 - 1)
+    return bits - 2**64 if bits >= 2**63 else bits

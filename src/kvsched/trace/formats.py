@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 from kvsched.foundation.errors import InputError, UsageError
-from kvsched.trace import columns, mooncake, weka
+from kvsched.trace import bailian, columns, lmcache, mooncake, openai, vllm_timed, weka
 from kvsched.trace.reading import Format
 
 FORMATS: tuple[Format, ...] = (
     columns.FORMAT,
+    openai.FORMAT,
     weka.FORMAT,
+    bailian.FORMAT,
+    lmcache.FORMAT,
     mooncake.FORMAT,
+    vllm_timed.FORMAT,
 )
 """In the order in which they are tried."""
+
+
+_LFS_POINTER = b"version https://git-lfs"
 
 
 def known_names() -> str:
@@ -31,6 +38,8 @@ def detect_format(file: str, head: bytes) -> Format:
     """The format that the first 64 KiB of ``file`` look like. Raises InputError."""
     if not head:
         raise InputError(file, "the file is empty")
+    if head.startswith(_LFS_POINTER):
+        raise InputError(file, "a pointer of Git LFS, not the trace: `git lfs pull` fetches it")
     for known in FORMATS:
         if known.sniff(head):
             return known

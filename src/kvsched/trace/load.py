@@ -13,12 +13,16 @@ from kvsched.trace.formats import FORMATS, detect_format, named_format
 from kvsched.trace.model import Trace
 from kvsched.trace.reading import Format, ReadOptions
 from kvsched.trace.source import Progress, Source, os_fault
+from kvsched.trace.text import LEAST_RATIO, MOST_RATIO
 
 _FLAGS = {
     "time_unit": "--time-unit",
     "block_size": "--block-size",
     "session_arrivals": "--session-arrivals",
     "include_subagents": "--include-subagents",
+    "tokenizer": "--tokenizer",
+    "chat_template": "--chat-template",
+    "bytes_per_token": "--bytes-per-token",
 }
 
 
@@ -31,6 +35,9 @@ def load_trace(
     session_arrivals: str = "zero",
     seed: int = 0,
     include_subagents: bool = False,
+    tokenizer: str | os.PathLike[str] | None = None,
+    chat_template: str | os.PathLike[str] | None = None,
+    bytes_per_token: float | None = None,
     skip_bad_rows: bool = False,
     progress: Progress | None = None,
 ) -> Trace:
@@ -39,8 +46,10 @@ def load_trace(
     ``format`` is told from the content unless named; ``.gz`` and ``.zst`` of each are read.
     ``time_unit`` (s, ms, us, ns) and ``block_size`` (tokens) override what the format has.
     ``session_arrivals`` (``zero`` or ``poisson:RATE`` sessions a second, from ``seed``) places
-    sessions that have no common clock. ``skip_bad_rows`` leaves bad rows out and counts them in
-    ``origin.notes``. ``progress`` is told the bytes read and the bytes in all.
+    sessions that have no common clock. Logs of messages need ``tokenizer`` (the path of a
+    tokenizer.json) and ``chat_template``, or ``bytes_per_token``. ``skip_bad_rows`` leaves bad
+    rows out and counts them in ``origin.notes``. ``progress`` is told the bytes read and the bytes
+    in all.
 
     Raises InputError, which names file, row and fault, and UsageError for a wrong option.
     """
@@ -48,12 +57,19 @@ def load_trace(
     if block_size is not None and not 1 <= block_size <= MOST_TOKENS:
         raise UsageError(f"block size {block_size} is out of range: 1 to {MOST_TOKENS} tokens")
     parse_arrivals(session_arrivals)
+    if bytes_per_token is not None and not LEAST_RATIO <= bytes_per_token <= MOST_RATIO:
+        raise UsageError(
+            f"{bytes_per_token:g} bytes a token are out of range: {LEAST_RATIO:g} to {MOST_RATIO:g}"
+        )
     options = ReadOptions(
         time_unit=time_unit,
         block_size=block_size,
         session_arrivals=session_arrivals,
         seed=seed,
         include_subagents=include_subagents,
+        tokenizer=None if tokenizer is None else os.fspath(tokenizer),
+        chat_template=None if chat_template is None else os.fspath(chat_template),
+        bytes_per_token=bytes_per_token,
         skip_bad_rows=skip_bad_rows,
         progress=progress,
     )
@@ -77,11 +93,23 @@ def load_trace(
 
 def _load_folder(folder: Path, chosen: Format | None, options: ReadOptions) -> Trace:
     if chosen is None:
-        chosen = next(known for known in FORMATS if known.read_folder is not None)
+        chosen = _folder_format(folder)
     if chosen.read_folder is None:
         raise InputError(str(folder), f"is a folder; the {chosen.name} reader reads one file")
     _check_options(chosen, options)
     return chosen.read_folder(folder, options)
+
+
+def _folder_format(folder: Path) -> Format:
+    """The format whose files are in the folder, else the one that takes any name."""
+    readers = [known for known in FORMATS if known.read_folder is not None]
+    try:
+        for known in readers:
+            if known.sniff_folder is not None and known.sniff_folder(folder):
+                return known
+    except OSError as error:
+        raise InputError(str(folder), os_fault(error)) from error
+    return next(known for known in readers if known.sniff_folder is None)
 
 
 def _check_options(chosen: Format, options: ReadOptions) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import hashlib
 from dataclasses import dataclass, field
@@ -62,6 +63,10 @@ class Origin:
         # A file's name may be no UTF-8, a result always is.
         object.__setattr__(self, "source", _as_utf8(self.source))
         object.__setattr__(self, "notes", tuple(_as_utf8(note) for note in self.notes))
+
+    def noting(self, *notes: str) -> Origin:
+        """The same with more notes at the end."""
+        return dataclasses.replace(self, notes=self.notes + notes)
 
 
 @dataclass(frozen=True, eq=False, repr=False)

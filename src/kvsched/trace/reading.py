@@ -31,6 +31,12 @@ class ReadOptions:
     """Seed of the arrivals."""
     include_subagents: bool = False
     """Whether requests nested in another one are read too."""
+    tokenizer: str | None = None
+    """Path of a tokenizer.json, for text."""
+    chat_template: str | None = None
+    """Path of a chat template, for messages; goes with ``tokenizer``."""
+    bytes_per_token: float | None = None
+    """Bytes of UTF-8 that count as one token, for text without a tokenizer."""
     skip_bad_rows: bool = False
     """Leave bad rows out and report their count, instead of stopping at the first."""
     progress: Progress | None = None
@@ -53,6 +59,8 @@ class Format:
     """Fields of `ReadOptions` that mean something to it (``progress`` always does)."""
     read_folder: Callable[[Path, ReadOptions], Trace] | None = None
     """Reads a folder of files as one trace, where the format knows such a thing."""
+    sniff_folder: Callable[[Path], bool] | None = None
+    """Whether a folder is the format's, where its names tell."""
 
 
 class Growing(Generic[Scalar]):
@@ -73,6 +81,13 @@ class Growing(Generic[Scalar]):
         self._array[self._length : end] = values
         self._length = end
 
+    def append(self, value: float) -> None:
+        """Append one value. Amortised O(1)."""
+        if self._length == len(self._array):
+            self._array.resize(self._length * 3 // 2, refcheck=False)
+        self._array[self._length] = value
+        self._length += 1
+
     def finish(self) -> NDArray[Scalar]:
         """The column, cut to its length. The object is spent."""
         self._array.resize(self._length, refcheck=False)
@@ -92,6 +107,11 @@ class LabelColumn:
         codes = (UNKNOWN if v is None else names.setdefault(v, len(names)) for v in values)
         self._codes.extend(np.fromiter(codes, np.int32, count))
 
+    def append(self, value: str | None) -> None:
+        """Append one name."""
+        code = UNKNOWN if value is None else self._names.setdefault(value, len(self._names))
+        self._codes.append(code)
+
     def blank(self, count: int) -> None:
         """Append ``count`` rows that have no name."""
         self._codes.extend(np.full(count, UNKNOWN, np.int32))
@@ -105,6 +125,13 @@ class LabelColumn:
 def counted(count: int, one: str, many: str) -> str:
     """A number with the right form of what it counts."""
     return f"1 {one}" if count == 1 else f"{count} {many}"
+
+
+def part_of(before: int, total: int, progress: Progress | None) -> Progress | None:
+    """Progress of one file as part of a folder's."""
+    if progress is None:
+        return None
+    return lambda done, _: progress(before + done, total)
 
 
 @dataclass

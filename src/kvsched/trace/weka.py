@@ -33,8 +33,9 @@ from kvsched.trace.reading import (
     ReadOptions,
     Skipped,
     counted,
+    part_of,
 )
-from kvsched.trace.source import Progress, Source, os_fault
+from kvsched.trace.source import Source, os_fault
 
 SUFFIXES = (".json", ".json.gz", ".json.zst")
 _SCOPES = ("local", "global")
@@ -374,18 +375,11 @@ def read_folder(folder: Path, options: ReadOptions) -> Trace:
     sessions = _Sessions(str(folder.resolve()), options, len(paths))
     done = 0
     for path in paths:
-        with Source(path, _from(done, total, options.progress)) as source:
+        with Source(path, part_of(done, total, options.progress)) as source:
             sessions.add(source)
             done += source.size
     sessions.where = str(folder)
     return sessions.finish()
-
-
-def _from(before: int, total: int, progress: Progress | None) -> Progress | None:
-    """Progress of one file as part of a folder's."""
-    if progress is None:
-        return None
-    return lambda done, _: progress(before + done, total)
 
 
 def sniff(head: bytes) -> bool:
