@@ -183,6 +183,27 @@ class TraceOptions:
 
 
 @dataclass(frozen=True)
+class EngineOptions:
+    """Whose rules say what can be stored and hit."""
+
+    engine: Annotated[
+        str,
+        typer.Option(
+            "--engine",
+            metavar="generic|vllm",
+            help="Whose rules say what can be stored and hit, and whose policy is the default.",
+        ),
+    ] = "generic"
+    cache_generated: Annotated[
+        bool,
+        typer.Option(
+            "--cache-generated/--no-cache-generated",
+            help="Whether the engine stores the blocks that decoding fills.",
+        ),
+    ] = True
+
+
+@dataclass(frozen=True)
 class CapacityOptions:
     """The capacity as the user gave it."""
 

@@ -46,6 +46,8 @@ class Setup:
     """The whole trace, future included; None in a live cache."""
     columns: Mapping[str, Column] = field(default_factory=dict)
     """What a live cache knows of its requests, by name; goes before the trace's own."""
+    hit_limit: NDArray[np.int64] | None = None
+    """(R,) blocks of each chain that an engine's rules let a request hit; None: all of it."""
 
     def future(self, policy: str) -> Trace:
         """Return the trace, for a policy that looks ahead. Raises UsageError in a live cache."""

@@ -42,6 +42,25 @@ def next_uses(
     return found
 
 
+@hot
+def next_hits(
+    starts: NDArray[np.int64], chains: NDArray[np.int32], nodes: int, limit: NDArray[np.int64]
+) -> NDArray[np.int32]:
+    """Return what `next_uses` does, of uses among the first ``limit`` (R,) blocks alone. O(B)."""
+    requests = len(starts) - 1
+    seen = np.full(nodes, requests, np.int32)
+    found = np.empty(len(chains), np.int32)
+    for request in range(requests - 1, -1, -1):
+        low = starts[request]
+        high = starts[request + 1]
+        for at in range(low, high):
+            node = chains[at]
+            found[high - 1 - (at - low)] = seen[node]
+            if at - low < limit[request]:
+                seen[node] = request
+    return found
+
+
 def _on_touch(table: Table, state: OptState, node: int, rank: int) -> None:
     state.touched[node] = rank
     state.next_use[node] = state.next_by_rank[rank]
@@ -77,5 +96,7 @@ class OptFit(RankedPolicy):
     def prepare(self, setup: Setup) -> Any:
         """Return an `OptState` that knows every next use. O(B). Raises UsageError when live."""
         trace = setup.future(self.name)
-        future = next_uses(trace.starts, trace.chains, trace.nodes)
+        arrays = (trace.starts, trace.chains, trace.nodes)
+        limit = setup.hit_limit
+        future = next_uses(*arrays) if limit is None else next_hits(*arrays, limit)
         return OptState(*ranked_columns(setup), np.zeros(setup.nodes, np.int32), future)
