@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 SOURCES := $(shell find src -type f -not -name '*.pyc')
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: demo test format lint types imports unit readme bench clean
+.PHONY: demo test format lint types imports unit readme bench parity-sglang clean
 .DEFAULT_GOAL := demo
 
 $(BIN)/python:
@@ -55,6 +55,16 @@ unit: $(VENV)/.wheel $(VENV)/.develops
 
 bench: $(VENV)/.wheel
 	$(BIN)/python bench/run.py
+
+# Runs SGLang's own classes again; what they decide must be what the recordings say.
+parity-sglang:
+	test -d .parity/sglang || tools/parity/sglang_env.sh .parity/sglang
+	rm -rf build/parity/sglang && mkdir -p build/parity/sglang
+	.parity/sglang/bin/python -W ignore tools/parity/sglang_record.py random build/parity/sglang
+	for file in build/parity/sglang/*.gz; do \
+		gunzip -c $$file > $$file.new && \
+		gunzip -c tests/replay/recordings/$$(basename $$file) | cmp - $$file.new || exit 1; done
+	PYTHONPATH=src .parity/sglang/bin/python -W ignore tools/parity/sglang_speed.py
 
 clean:
 	rm -rf build demo .bench $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

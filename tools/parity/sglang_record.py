@@ -20,12 +20,12 @@ import json
 import random
 import time
 from array import array
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import sglang_stand_ins  # noqa: F401 - before anything of SGLang
+import sglang_stand_ins  # isort: skip - before anything of SGLang
 import sglang
 import torch
 from sglang.srt.managers import schedule_batch
@@ -36,6 +36,8 @@ from sglang.srt.mem_cache.cache_init_params import CacheInitParams
 from sglang.srt.mem_cache.memory_pool import ReqToTokenPool
 
 STRATEGIES = ("lru", "lfu", "fifo", "filo", "mru", "priority", "slru")
+HASTY_FROM = 128
+"""Page size from which steps of decoding inside a page are done at once."""
 Row = tuple[int, int, int, list[int]]
 """Prompt tokens, generated tokens, priority, pages that have a name (the full ones at the end)."""
 
@@ -75,9 +77,11 @@ class Request(SimpleNamespace):
         )
 
     def is_dllm(self) -> bool:
+        """It decodes token by token."""
         return False
 
     def finished(self) -> bool:
+        """Whether the last token is generated."""
         return self.done
 
 
@@ -88,7 +92,8 @@ class Engine:
         self.page_size = page_size
         self.tokens = capacity * page_size
         self.chunk = chunk * page_size
-        kind = dict(dtype=torch.float16, device="cpu", kvcache=None, need_sort=False)
+        self.hasty = page_size >= HASTY_FROM
+        kind = {"dtype": torch.float16, "device": "cpu", "kvcache": None, "need_sort": False}
         if page_size == 1:
             self.allocator = TokenToKVPoolAllocator(self.tokens, **kind)
         else:
@@ -147,7 +152,8 @@ class Engine:
             swa_host_hit_length=0,
             chunk_limit=None,
         )
-        assert admitted
+        if not admitted:
+            raise RuntimeError("an idle server refuses what it has room for")
         while request.prefix_len < prompt:
             self._prefill(request, prompt)
             if request.extend_end < prompt:
@@ -158,12 +164,13 @@ class Engine:
         if len(request.output_ids) < room:
             common.checkpoint_kv_cache(request, self.tree)
         while len(request.output_ids) < room:
-            self._decode(request)
-            self._generate(request)
+            for _ in range(self._decode(request, room - len(request.output_ids))):
+                self._generate(request)
         request.done = True
         common.release_kv_cache(request, self.tree, checkpoint=True)
         free = self.allocator.available_size()
-        assert free + self.tree.evictable_size() == self.tokens, "pages leaked"
+        if free + self.tree.evictable_size() != self.tokens:
+            raise RuntimeError("pages leaked")
         return hit, False, self.victims
 
     def _generate(self, request: Request) -> None:
@@ -174,9 +181,11 @@ class Engine:
         """`alloc_for_extend` for one request."""
         start = request.prefix_len
         end = prompt
-        if self.chunk and self.allocator and -(-(prompt - start) // self.page_size) * (
-            self.page_size
-        ) > self.chunk:
+        if (
+            self.chunk
+            and self.allocator
+            and -(-(prompt - start) // self.page_size) * (self.page_size) > self.chunk
+        ):
             end = start + self.chunk
         row = self.rows.req_to_token
         if not request.kv.holds_kv:
@@ -196,13 +205,28 @@ class Engine:
         request.extend_end = end
         request.kv.kv_allocated_len = request.kv.kv_committed_len = end
 
-    def _decode(self, request: Request) -> None:
-        """`check_decode_mem` and `alloc_for_decode` for one request."""
+    def _decode(self, request: Request, wanted: int) -> int:
+        """`check_decode_mem` and `alloc_for_decode` for one request; return the steps done.
+
+        Inside a page, with another page free, a step asks for nothing and takes the next slot:
+        where ``hasty``, these steps are done at once.
+        """
         kv = request.kv
-        begins = kv.kv_committed_len % self.page_size == 0
-        assert self.allocator.check_decode_capacity(
+        inside = kv.kv_committed_len % self.page_size
+        if self.hasty and inside and self.allocator.available_size() >= self.page_size:
+            steps = min(wanted, self.page_size - inside)
+            start = kv.kv_committed_len
+            last = int(self.rows.req_to_token[kv.req_pool_idx, start - 1])
+            slots = torch.arange(last + 1, last + 1 + steps, dtype=torch.int32)
+            self.rows.write((kv.req_pool_idx, slice(start, start + steps)), slots)
+            kv.kv_allocated_len += steps
+            kv.kv_committed_len += steps
+            return steps
+        begins = inside == 0
+        if not self.allocator.check_decode_capacity(
             num_tokens=self.page_size * begins, tree_cache=self.tree
-        )
+        ):
+            raise RuntimeError("an admitted request runs out of memory")
         if self.page_size == 1:
             found = allocation.alloc_token_slots(self.tree, 1)
         else:
@@ -211,15 +235,20 @@ class Engine:
             found = allocation.alloc_paged_token_slots_decode(
                 self.tree, length, length, last.reshape(1).to(torch.int64)
             )
-        self.rows.write((kv.req_pool_idx, slice(kv.kv_committed_len, None)), found[0].item())
+        self.rows.write((kv.req_pool_idx, kv.kv_committed_len), found[0].to(torch.int32))
         kv.kv_allocated_len += 1
         kv.kv_committed_len += 1
+        return 1
 
 
-def token_pages(row: Row, page_size: int, spare: int) -> Iterator[int]:
-    """Pages of a request up to its last token; those without a name get ``spare``."""
+def tokens_of(row: Row, page_size: int, number: int) -> array:
+    """Tokens of request ``number``, prompt and output; a page without a name gets its own."""
     most = -(-(row[0] + row[1]) // page_size)
-    yield from itertools.islice(itertools.chain(row[3], itertools.repeat(spare)), most)
+    unnamed = itertools.repeat((1 << 40) + number)
+    tokens = array("q")
+    for page in itertools.islice(itertools.chain(row[3], unnamed), most):
+        tokens.extend(range(page * page_size, (page + 1) * page_size))
+    return tokens
 
 
 def replay(rows: Iterable[Row], strategy: str, page_size: int, capacity: int, chunk: int) -> Any:
@@ -227,11 +256,7 @@ def replay(rows: Iterable[Row], strategy: str, page_size: int, capacity: int, ch
     engine = Engine(strategy, page_size, capacity, chunk)
     hits, refused, victims = [], [], []
     for number, row in enumerate(rows):
-        pages = token_pages(row, page_size, (1 << 40) + number)
-        tokens = array("q")
-        for page in pages:
-            tokens.extend(range(page * page_size, (page + 1) * page_size))
-        hit, no, left = engine.serve(row, tokens)
+        hit, no, left = engine.serve(row, tokens_of(row, page_size, number))
         hits.append(hit)
         refused.append(int(no))
         victims.append(left)
@@ -240,7 +265,7 @@ def replay(rows: Iterable[Row], strategy: str, page_size: int, capacity: int, ch
 
 def random_rows(seed: int, page_size: int, count: int, longest: int) -> list[Row]:
     """Requests whose prompts share prefixes, come again, go on where an output ended, or don't."""
-    draw = random.Random(seed)
+    draw = random.Random(seed)  # noqa: S311 - a workload, no secret
     fresh = itertools.count()
     paths: list[list[int]] = []
     rows: list[Row] = []
@@ -291,10 +316,12 @@ def write(path: Path, lines: Iterable[Any]) -> None:
 
 
 def header(**more: Any) -> dict[str, Any]:
+    """Say what was run."""
     return {"engine": "sglang", "version": sglang.__version__, "class": "RadixCache", **more}
 
 
 def record_random(folder: Path) -> None:
+    """Record every strategy at three page sizes, some with prefills in chunks."""
     for page_size, longest, capacity in ((1, 40, 110), (16, 12, 40), (64, 10, 34)):
         seed = page_size
         rows = random_rows(seed, page_size, 350, longest)
@@ -319,6 +346,7 @@ def record_random(folder: Path) -> None:
 
 
 def record_mooncake(trace: Path, folder: Path) -> None:
+    """Record integers and digests only: the trace itself stays where it is."""
     rows = mooncake_rows(trace, 2000, 512)
     lines: list[Any] = [
         header(workload="mooncake conversation", requests=len(rows), seed=None, page_size=512)
@@ -326,7 +354,7 @@ def record_mooncake(trace: Path, folder: Path) -> None:
     for strategy, chunk in (("lru", 0), ("lru", 16), ("lfu", 0), ("slru", 0)):
         began = time.perf_counter()
         hits, refused, victims = replay(rows, strategy, 512, 2000, chunk)
-        print(strategy, chunk, sum(hits), sum(refused), time.perf_counter() - began)
+        print(strategy, chunk, sum(hits), sum(refused), time.perf_counter() - began, flush=True)
         lines.append(
             {
                 "strategy": strategy,
@@ -342,6 +370,7 @@ def record_mooncake(trace: Path, folder: Path) -> None:
 
 
 def main() -> None:
+    """Record the workload that is asked for."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("workload", choices=("random", "mooncake"))
     parser.add_argument("paths", type=Path, nargs="+")
@@ -351,6 +380,7 @@ def main() -> None:
         ticks = itertools.count()
         clock: Callable[[], float] = lambda: float(next(ticks))  # noqa: E731
         radix_cache.time = SimpleNamespace(monotonic=clock, perf_counter=time.perf_counter)
+    sglang_stand_ins.check()
     torch.set_num_threads(1)
     if asked.workload == "random":
         record_random(asked.paths[0])

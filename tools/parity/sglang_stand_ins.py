@@ -72,7 +72,7 @@ class _Module(types.ModuleType):
 
 
 class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
+    def find_spec(self, name: str, *_: Any) -> Any:
         if any(name == absent or name.startswith(absent + ".") for absent in ABSENT):
             return importlib.machinery.ModuleSpec(name, self, is_package=True)
         return None
@@ -85,3 +85,10 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 sys.meta_path.insert(0, _Finder())
+
+
+def check() -> None:
+    """Raise RuntimeError if a part of the cache itself is a stand-in."""
+    for name, module in sys.modules.items():
+        if isinstance(module, _Module) and ".mem_cache" in name:
+            raise RuntimeError(f"{name} is a stand-in")

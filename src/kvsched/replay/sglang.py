@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvsched.foundation.errors import UsageError
-from kvsched.foundation.jit import bind
+from kvsched.foundation.jit import bind, compilation_enabled
 from kvsched.kernel.heap import heap_peek, heap_remove
 from kvsched.kernel.table import NONE
 from kvsched.replay.loop import Counts, Decisions
@@ -242,12 +242,12 @@ def sglang_replay(
     capacity: int,
     counts: Counts,
     decisions: Decisions,
-    compiled: bool,
+    compiled: bool | None = None,
     *,
     chunk_pages: int = 0,
     loop: Callable[..., int] | None = None,
 ) -> tuple[int, NDArray[np.uint8]]:
-    """Replay requests under SGLang's rules; fill ``counts`` and ``decisions`` as `replay_loop` does.
+    """Replay requests under SGLang's rules; fill ``counts`` and ``decisions`` like `replay_loop`.
 
     Returns the pages in the tree at the end, and (R,) 1 where a request was refused because its
     prompt does not fit the pool. ``chunk_pages`` cuts prefills into chunks that are inserted one
@@ -257,7 +257,7 @@ def sglang_replay(
     """
     if strategy not in STRATEGIES:
         raise UsageError(f"SGLang has no strategy {strategy} (known: {', '.join(STRATEGIES)})")
-    run = _bound(compiled) if loop is None else loop
+    run = loop or _bound(compilation_enabled() if compiled is None else compiled)
     tree = empty_tree(pages.parent, capacity, STRATEGIES.index(strategy))
     refused = np.zeros(len(pages.kept), np.uint8)
     held = run(

@@ -63,7 +63,7 @@ class Tree(NamedTuple):
     """(M,) tick of last access."""
     created: NDArray[np.int64]
     """(M,) tick of creation."""
-    count: NDArray[np.int64]
+    hits: NDArray[np.int64]
     """(M,) hit count."""
     priority: NDArray[np.int64]
     """(M,) largest priority that was inserted."""
@@ -80,7 +80,7 @@ def empty_tree(parent: NDArray[np.int32], capacity: int, strategy: int) -> Tree:
     pages = len(parent)
     nodes = min(pages, capacity) + 1
     up, children, start, end, tail = (np.zeros(nodes, np.int32) for _ in range(5))
-    used, created, count, priority = (np.zeros(nodes, np.int64) for _ in range(4))
+    used, created, hits, priority = (np.zeros(nodes, np.int64) for _ in range(4))
     return Tree(
         parent=parent,
         owner=np.full(pages, NONE, np.int32),
@@ -91,7 +91,7 @@ def empty_tree(parent: NDArray[np.int32], capacity: int, strategy: int) -> Tree:
         tail=tail,
         used=used,
         created=created,
-        count=count,
+        hits=hits,
         priority=priority,
         leaves=empty_heap(nodes, nodes),
         spare=np.arange(nodes - 1, -1, -1, dtype=np.int32),
@@ -111,9 +111,9 @@ def rank(tree: Tree, node: int) -> int:
     if strategy == FILO:
         return -int(tree.created[node])
     if strategy == LFU:
-        return int(tree.count[node])
+        return int(tree.hits[node])
     if strategy == SLRU:
-        return 1 if tree.count[node] >= PROTECTED_COUNT else 0
+        return 1 if tree.hits[node] >= PROTECTED_COUNT else 0
     return int(tree.priority[node])
 
 
@@ -151,7 +151,7 @@ def _split(tree: Tree, node: int, chain: NDArray[np.int32], at: int) -> int:
     if not split_is_new:
         tree.created[upper] = tree.created[node]
         tree.used[upper] = tree.used[node]
-    tree.count[upper] = tree.count[node] if split_copies else 0
+    tree.hits[upper] = tree.hits[node] if split_copies else 0
     tree.priority[upper] = tree.priority[node] if split_copies else 0
     tree.up[upper] = tree.up[node]
     tree.children[upper] = 1
@@ -196,7 +196,7 @@ def match(tree: Tree, chain: NDArray[np.int32], length: int) -> int:
         tree.used[below] = now
         at = _follow(tree, below, chain, length)
         if not counted_on_insert:
-            tree.count[below] += 1
+            tree.hits[below] += 1
         node = below
         if at < tree.end[below]:
             node = _split(tree, below, chain, at)
@@ -234,12 +234,12 @@ def insert(
         if priority_raised and tree.priority[node] < priority:
             tree.priority[node] = priority
         if counted_on_insert and at > seen:
-            tree.count[node] += 1
+            tree.hits[node] += 1
         _again(tree, below)
     if at == length:
         return at, node
     new = _new(tree)
-    tree.count[new] = 1
+    tree.hits[new] = 1
     tree.priority[new] = priority
     tree.up[new] = node
     tree.children[new] = 0
