@@ -10,6 +10,7 @@ import time
 
 import sglang_record  # isort: skip - before anything of SGLang
 import numpy as np
+import torch
 
 from kvsched.replay.loop import Counts, Decisions
 from kvsched.replay.sglang import Pages, sglang_replay
@@ -47,7 +48,8 @@ def pages_of(rows: list[sglang_record.Row]) -> Pages:
 
 def main() -> None:
     """Print nanoseconds a page of both, and the ratio."""
-    drawn = sglang_record.random_rows(7, PAGE_SIZE, 3000, 200)
+    torch.set_num_threads(1)
+    drawn = sglang_record.random_rows(7, PAGE_SIZE, 1000, 200)
     rows = [(row[0], 0, row[2], row[3][: row[0] // PAGE_SIZE]) for row in drawn]
     served = [(row, sglang_record.tokens_of(row, PAGE_SIZE, at)) for at, row in enumerate(rows)]
     pages = pages_of(rows)
@@ -55,6 +57,7 @@ def main() -> None:
     counts = Counts(*(np.zeros(len(rows), np.int32) for _ in Counts._fields))
     none = Decisions(np.empty(0, np.int32), np.empty(0, np.int32))
     sglang_replay(pages, "lru", CAPACITY, counts, none, True)
+    print(f"{total:,} pages of {len(rows):,} requests")
     for strategy in ("lru", "lfu", "slru"):
         spent = [0.0, 0.0]
         for _ in range(3):

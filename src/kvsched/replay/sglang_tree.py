@@ -2,7 +2,9 @@
 
 A page is one node of the trace's forest, so it names its whole prefix: a run needs only its
 deepest page and the depths at which it starts and ends, and a child is found without a
-dictionary. Facts are from SGLang 0.5.23 (`srt/mem_cache/radix_cache.py`).
+dictionary. Facts are from SGLang 0.5.23 (`srt/mem_cache/radix_cache.py`). Its default tree, the
+`UnifiedRadixCache`, differs in one thing: the upper part of a split node keeps the creation time,
+which only `fifo` and `filo` see, and its command line offers neither.
 """
 
 from __future__ import annotations
