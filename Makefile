@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 SOURCES := $(shell find src -type f -not -name '*.pyc')
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: demo test format lint types imports unit readme bench parity parity-vllm clean
+.PHONY: demo test format lint types imports unit readme bench parity parity-vllm parity-sglang clean
 .DEFAULT_GOAL := demo
 
 $(BIN)/python:
@@ -67,13 +67,23 @@ $(PARITY)/vllm/.ready:
 	$(PARITY)/vllm/bin/python -m pip --quiet uninstall --yes torchvision torchaudio torchcodec triton
 	@touch $@
 
-parity: parity-vllm
+parity: parity-vllm parity-sglang
 
 parity-vllm: $(PARITY)/vllm/.ready
 	rm -rf build/parity/vllm
 	VLLM_NO_USAGE_STATS=1 HF_HUB_OFFLINE=1 $(PARITY)/vllm/bin/python tools/parity/vllm_record.py \
 		build/parity/vllm $(if $(CONVERSATION),--mooncake $(CONVERSATION))
 	$(PYTHON) tools/parity/compare.py vllm build/parity/vllm
+
+# Runs SGLang's own classes again; what they decide must be what the recordings say.
+parity-sglang:
+	test -d .parity/sglang || tools/parity/sglang_env.sh .parity/sglang
+	rm -rf build/parity/sglang && mkdir -p build/parity/sglang
+	.parity/sglang/bin/python -W ignore tools/parity/sglang_record.py random build/parity/sglang
+	for file in build/parity/sglang/*.gz; do \
+		gunzip -c $$file > $$file.new && \
+		gunzip -c tests/replay/recordings/$$(basename $$file) | cmp - $$file.new || exit 1; done
+	PYTHONPATH=src .parity/sglang/bin/python -W ignore tools/parity/sglang_speed.py
 
 clean:
 	rm -rf build demo .bench .parity $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

@@ -81,7 +81,7 @@ class Replay:
 
     @property
     def evictions(self) -> int:
-        """Blocks that left to make room; in a sample, what was stored and is not there at the end."""
+        """Blocks that left to make room; in a sample, what was stored and did not stay."""
         if self.trace.references == self.trace.total_references:
             return int(self.request_evictions.sum(dtype=np.int64))
         return max(self.stored_blocks - self.resident_blocks, 0)
