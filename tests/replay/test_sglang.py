@@ -152,7 +152,7 @@ BROKEN: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("fault", BROKEN)
 def test_the_recordings_notice_a_broken_rule(fault: str) -> None:
-    loop = bind(sglang._requests, BROKEN[fault], False)
+    loop = bind(sglang.serve, BROKEN[fault], False)
     cases = [(name, case) for name in RANDOM for case in recording(name)[2:]]
     assert any(run(*workload(name), case, False, loop) != expected(case) for name, case in cases)
 

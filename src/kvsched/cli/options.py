@@ -190,7 +190,7 @@ class EngineOptions:
         str,
         typer.Option(
             "--engine",
-            metavar="generic|vllm",
+            metavar="generic|vllm|sglang",
             help="Whose rules say what can be stored and hit, and whose policy is the default.",
         ),
     ] = "generic"

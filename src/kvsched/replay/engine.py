@@ -23,6 +23,7 @@ GENERIC = "generic"
 _BUILT_IN = {
     GENERIC: "kvsched.replay.engine:Generic",
     "vllm": "kvsched.replay.vllm:VLLM",
+    "sglang": "kvsched.replay.sglang_rules:SGLang",
 }
 
 

@@ -167,7 +167,7 @@ def _at(chain: NDArray[np.int32], place: int) -> int:
     return int(chain[min(place, len(chain) - 1)]) if len(chain) > 0 else NONE
 
 
-def _requests(
+def serve(
     tree: Tree,
     capacity: int,
     page_size: int,
@@ -181,8 +181,10 @@ def _requests(
     priority: NDArray[np.int64],
     counts: Counts,
     refused: NDArray[np.uint8],
+    known: NDArray[np.int32],
     out: Evictor,
 ) -> int:
+    """Serve the requests one after another; fill the columns, return the pages in the tree."""
     pool = capacity * page_size
     spare = 1 if spare_page and page_size > 1 else 0
     state = tree.state
@@ -224,6 +226,7 @@ def _requests(
             # Pages that were in the tree before the request filled its own are given back.
             state[FREE] += max(found - protected, 0)
             counts.stored[request] += length - found
+            known[request] = length - counts.stored[request]
             done = length
             protected = length
         state[FREE] += (prompt + steps + page_size - 1) // page_size - last
@@ -233,7 +236,7 @@ def _requests(
 
 @functools.cache
 def _bound(compiled: bool) -> Callable[..., int]:
-    return bind(_requests, None, compiled)
+    return bind(serve, None, compiled)
 
 
 def sglang_replay(
@@ -245,6 +248,7 @@ def sglang_replay(
     compiled: bool | None = None,
     *,
     chunk_pages: int = 0,
+    known: NDArray[np.int32] | None = None,
     loop: Callable[..., int] | None = None,
 ) -> tuple[int, NDArray[np.uint8]]:
     """Replay requests under SGLang's rules; fill ``counts`` and ``decisions`` like `replay_loop`.
@@ -252,8 +256,9 @@ def sglang_replay(
     Returns the pages in the tree at the end, and (R,) 1 where a request was refused because its
     prompt does not fit the pool. ``chunk_pages`` cuts prefills into chunks that are inserted one
     by one, as ``--chunked-prefill-size`` does; 0 never cuts. A decision's incoming page is the
-    next that the request fills. ``loop`` is for tests. O(B + evictions · log M) for M radix
-    nodes. Raises UsageError for an unknown strategy.
+    next that the request fills. ``known`` (R,) is filled with the pages from the root that were in
+    the tree when the request put its own in. ``loop`` is for tests. O(B + evictions · log M) for
+    M radix nodes. Raises UsageError for an unknown strategy.
     """
     if strategy not in STRATEGIES:
         raise UsageError(f"SGLang has no strategy {strategy} (known: {', '.join(STRATEGIES)})")
@@ -274,6 +279,7 @@ def sglang_replay(
         pages.priority,
         counts,
         refused,
+        np.zeros(len(refused), np.int32) if known is None else known,
         Evictor(decisions, counts.evicted),
     )
     return int(held), refused

@@ -14,15 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvsched.foundation.errors import UsageError
-from kvsched.foundation.jit import bind, compilation_enabled, digest
+from kvsched.foundation.jit import bind, digest
 from kvsched.kernel.linked import AHEAD, BEHIND, Links, empty_links, link_behind, unlink
 from kvsched.kernel.table import NONE
 from kvsched.policy.base import Policy, Setup
-from kvsched.replay.engine import Rules
-from kvsched.replay.generated import Held, held_blocks, walk
+from kvsched.replay.held_rules import HeldRules
 from kvsched.replay.loop import Counts, Decisions, Limits
-from kvsched.replay.run import Replay, check_capacity, cut, new_columns, new_limits, run_policy
-from kvsched.trace.model import Trace
 
 uncached_to_head = True
 """A freed block without a hash goes to the head of the free list."""
@@ -180,7 +177,7 @@ class FreeList(Policy):
         raise UsageError(f"policy {self.name} is vLLM's own list: it needs --engine vllm")
 
 
-class VLLM(Rules):
+class VLLM(HeldRules):
     """vLLM v1 with one group of full attention; blocks are the trace's.
 
     With `FreeList` an exact replay of its block pool. With another policy the cached blocks are
@@ -199,13 +196,6 @@ class VLLM(Rules):
     own_policy = FreeList
     model_of_own = "lru"
 
-    @functools.cached_property
-    def held(self) -> Held:
-        """What every request holds while it runs. O(B), once. Raises UsageError."""
-        if self.trace.unequal:
-            raise UsageError("engine vllm has blocks of one size; the trace's are unequal")
-        return held_blocks(self.trace, cache_generated=self.cache_generated)
-
     @property
     def identity(self) -> str:
         """The engine's identity, with the pool's code."""
@@ -213,65 +203,25 @@ class VLLM(Rules):
 
     @property
     def definitions(self) -> dict[str, str]:
-        """The engine's definitions, with where generated tokens came from, in blocks."""
-        found = super().definitions
-        named = self.held.named
-        if self.cache_generated:
-            found["generated_tokens_cached"] = (
-                f"yes: {named.session:,} blocks named by a later request of the same session, "
-                f"{named.other:,} by another later request, {named.anonymous:,} anonymous"
-            )
-        return found | {
-            "tail_counted": "no: a partial last block of a prompt takes room while the request "
-            "runs and cannot be hit",
-            "block": "one block of the pool; a node is a block of one particular prefix, "
-            "identified by (parent, key)",
+        """The engine's definitions, with what becomes of duplicates."""
+        return super().definitions | {
             "duplicates": "under free-list several blocks may hold one node; under any other "
             "policy they are one node, touched again",
         }
 
-    def replay(
+    def run_own(
         self,
-        policy: str | Policy | type[Policy] | None,
-        capacity_blocks: int,
-        *,
-        decisions: bool = False,
-        compiled: bool | None = None,
-    ) -> Replay:
-        """Replay the trace by vLLM's rules: its own free list, or the policy over nodes."""
-        capacity = check_capacity(capacity_blocks)
-        chosen = self.policy(policy)
-        chosen.check(self.trace)
-        if compiled is None:
-            compiled = compilation_enabled()
+        policy: Policy,  # noqa: ARG002  # the frame's argument: there is one order only
+        capacity: int,
+        counts: Counts,
+        decisions: Decisions,
+        limits: Limits,
+        compiled: bool,
+    ) -> int:
+        """Replay vLLM's own free list over physical blocks."""
         held = self.held
-        counts, log = new_columns(len(self.trace), held.trace.references if decisions else 0)
-        limits = new_limits(held.limit, held.kept)
-        if type(chosen) is FreeList:
-            longest = int(held.trace.chain_blocks.max(initial=0))
-            # No more blocks are ever used than are asked for.
-            pool = empty_pool(min(capacity, held.trace.references), held.trace.nodes, longest)
-            arrays = (held.trace.starts, held.trace.chains)
-            used = _bound(compiled)(pool, capacity, *arrays, limits, counts, log)
-        else:
-            used = run_policy(held.trace, chosen, capacity, counts, log, compiled, limits)
-        kept = cut(log, counts) if decisions else None
-        return Replay(self.trace, chosen, capacity, *counts, int(used), kept, self, limits)
-
-    @property
-    def held_trace(self) -> Trace:
-        """The trace with chains as long as each request ever holds blocks."""
-        return self.held.trace
-
-    @functools.cached_property
-    def _walked(self) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-        held = self.held
-        return walk(self.trace, held.trace, held.kept, held.limit)
-
-    def ceiling(self) -> NDArray[np.int32]:
-        """Return (R,) blocks that an unlimited pool hits. O(B), once."""
-        return self._walked[0]
-
-    def seen(self) -> NDArray[np.int32]:
-        """Return (R,) blocks from the root that an earlier request held. O(B), once."""
-        return self._walked[1]
+        longest = int(held.trace.chain_blocks.max(initial=0))
+        # No more blocks are ever used than are asked for.
+        pool = empty_pool(min(capacity, held.trace.references), held.trace.nodes, longest)
+        arrays = (held.trace.starts, held.trace.chains)
+        return int(_bound(compiled)(pool, capacity, *arrays, limits, counts, decisions))
