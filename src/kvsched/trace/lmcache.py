@@ -152,6 +152,7 @@ class _Lookups:
             ),
             scope=None if models is None else models.codes + np.int32(1),
             model=models,
+            sampling=self.options.sampling,
         )
 
 

@@ -252,6 +252,7 @@ class Table:
             priority=_integers(numbers.get("priority"), 0, self._keep_empty),
             deadline_s=self._if_any(deadline_s),
             delay_s=self._if_any(self._delay_s(numbers.get("delay"), unit)),
+            sampling=self._options.sampling,
         )
 
     def _notes(self) -> tuple[str, ...]:

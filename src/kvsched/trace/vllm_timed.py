@@ -45,6 +45,7 @@ def read(source: Source, options: ReadOptions) -> Trace:
         keys=keys,
         block_size=block_size,
         origin=table.origin.noting(*notes),
+        sampling=options.sampling,
     )
 
 

@@ -349,6 +349,7 @@ class _Sessions:
             turn=columns.turn.finish(),
             delay_s=None if np.isnan(delay).all() else delay,
             note_sorting=False,
+            sampling=options.sampling,
         )
 
 
