@@ -7,7 +7,6 @@ import functools
 import sys
 from collections.abc import Callable, Iterator
 
-
 Told = Callable[[int, int], None]
 """Called with the work done and in all."""
 

@@ -11,7 +11,7 @@ would then count them as one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,6 +21,7 @@ from kvsched.foundation.jit import hot
 from kvsched.trace.model import Int32s, Int64s
 from kvsched.trace.raw import RawChains
 from kvsched.trace.sample import HIGH_BITS, SampleSettings, root_hash, step_hash
+from kvsched.trace.source import Progress
 
 MOST_SLOTS = 1 << 26
 """Slots of the table of one pass, 16 bytes each."""
@@ -32,6 +33,8 @@ _WORD = 0xFFFFFFFF
 _LOAD = 0.75
 _LEAST_SLOTS = 1 << 10
 _EMPTY = -1
+_COUNTING = 0.9
+"""Of the time, for progress."""
 
 
 class _Piece(NamedTuple):
@@ -60,7 +63,7 @@ class _Forest(NamedTuple):
     reach: Int64s
 
 
-class Counts(NamedTuple):
+class _Counts(NamedTuple):
     """What is to be known of all nodes before any can be laid."""
 
     nodes: int
@@ -83,20 +86,19 @@ class Thinned(NamedTuple):
 def thinned(
     chains: RawChains,
     settings: SampleSettings,
-    progress: Callable[[int, int], None] | None = None,
-    most_slots: int = MOST_SLOTS,
+    progress: Progress | None = None,
 ) -> Thinned | None:
     """Lay what `sample` takes of the trace that `build_trace` makes of ``chains``.
 
     None where it cannot tell: nodes that have sizes of their own, and a source that gives one of
-    them two. O(B) a pass; a pass counts at most ``0.75 · most_slots`` distinct nodes, and a last
+    them two. O(B) a pass; a pass counts at most ``0.75 · MOST_SLOTS`` distinct nodes, and a last
     one lays. Memory: 16 bytes a slot, and beside ``chains`` 20 bytes a request and 50 a node of
     the sample. ``progress`` is told the work done so far and in all.
     """
-    told = progress or (lambda _done, _total: None)
+    told = _Forward(progress)
     whole_starts = chains.whole_starts()
     source = _Rows(chains, whole_starts, _root_hashes(chains, settings.seed))
-    counts = count_nodes(source, settings, told, most_slots)
+    counts = _count_nodes(source, settings, told)
     unequal = chains.sizes is not None
     if unequal and counts.resized:
         return None
@@ -113,6 +115,19 @@ def thinned(
         "whole_node_tokens": counts.node_tokens,
     }
     return Thinned(columns, counts.resized)
+
+
+class _Forward:
+    """Tells of work in per mille; a pass that is done again tells nothing until it is ahead."""
+
+    def __init__(self, progress: Progress | None) -> None:
+        self._progress = progress
+        self._most = 0
+
+    def __call__(self, done: float) -> None:
+        self._most = max(self._most, int(1000 * done))
+        if self._progress is not None:
+            self._progress(self._most, 1000)
 
 
 def _root_hashes(chains: RawChains, seed: int) -> Int64s:
@@ -189,14 +204,12 @@ class _Rows:
         )
 
 
-def count_nodes(
-    rows: _Rows, settings: SampleSettings, told: Callable[[int, int], None], most_slots: int
-) -> Counts:
+def _count_nodes(rows: _Rows, settings: SampleSettings, told: _Forward) -> _Counts:
     """Count all nodes, and those that the sample keeps: exactly, one range of hashes a pass."""
     references = rows.references
     limit = settings.always_above * references
-    slots = min(_LEAST_SLOTS, most_slots)
-    while slots < most_slots and _LOAD * slots < references:
+    slots = min(_LEAST_SLOTS, MOST_SLOTS)
+    while slots < MOST_SLOTS and _LOAD * slots < references:
         slots *= 2
     most = int(_LOAD * slots)
     table = np.empty((slots, 2), np.int64)
@@ -218,7 +231,7 @@ def count_nodes(
         low = last + 1
         # Hashes are spread evenly: the next range has as many nodes to the width.
         width = _width(int(sums[0]) / low, most)
-    return Counts(
+    return _Counts(
         nodes=int(sums[0]),
         node_tokens=int(sums[1]),
         resized=int(sums[2]),
@@ -239,7 +252,7 @@ def _count_range(
     last: int,
     most: int,
     table: Int64s,
-    told: Callable[[int, int], None],
+    told: _Forward,
 ) -> tuple[int, int] | None:
     """Fill ``table`` with the nodes whose hash is in a range; return them and sizes that differ.
 
@@ -251,8 +264,7 @@ def _count_range(
     for done, piece in rows.pieces():
         if not _count(piece, rows.chains.block_size, low, last, most, table, state):
             return None
-        part = low / (1 << 63) + share * done / rows.references
-        told(int(900 * part), 1000)
+        told(_COUNTING * (low / (1 << 63) + share * done / max(rows.references, 1)))
     return int(state[0]), int(state[1])
 
 
@@ -323,7 +335,7 @@ def _hash_table(entries: int, dtype: Any) -> NDArray[Any]:
 
 
 def _lay(
-    rows: _Rows, settings: SampleSettings, counts: Counts, told: Callable[[int, int], None]
+    rows: _Rows, settings: SampleSettings, counts: _Counts, told: _Forward
 ) -> tuple[_Forest, Int64s, Int32s]:
     """Return the forest of the nodes kept, where each chain starts, and the chains."""
     nodes = counts.kept_nodes
@@ -341,7 +353,7 @@ def _lay(
             piece, rows.chains.block_size, settings.below, heavy, forest, table, chains, starts,
             state,
         )  # fmt: skip
-        told(900 + 100 * done // max(rows.references, 1), 1000)
+        told(_COUNTING + (1 - _COUNTING) * done / max(rows.references, 1))
     return forest, starts, chains
 
 
