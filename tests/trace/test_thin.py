@@ -17,7 +17,7 @@ from samples import BY_FORMAT, MOONCAKE, SAMPLES, Sample, json_lines
 
 from kvsched.foundation.errors import InputError, UsageError
 from kvsched.foundation.jit import bind
-from kvsched.trace import build, load, thin
+from kvsched.trace import build, load, spool, thin
 from kvsched.trace.build import build_trace
 from kvsched.trace.formats import FORMATS
 from kvsched.trace.generate import generate, preset
@@ -84,15 +84,25 @@ def rows(draw: st.DrawFn) -> Columns:
 
 
 @settings(deadline=None, max_examples=300, derandomize=True)
-@given(columns=rows(), number=st.integers(1, 5), seed=st.integers(0, 3), slots=st.integers(0, 4))
+@given(
+    columns=rows(),
+    number=st.integers(1, 5),
+    seed=st.integers(0, 3),
+    slots=st.integers(0, 4),
+    most_in_memory=st.integers(0, 60),
+)
 def test_any_rows_give_the_sample_of_their_trace(
-    columns: Columns, number: int, seed: int, slots: int
+    columns: Columns, number: int, seed: int, slots: int, most_in_memory: int
 ) -> None:
-    """With tables so small that the hashes are counted in many ranges, too."""
+    """Also with tables so small that hashes are counted in many ranges, and ids in a file."""
+    sampling = one_in(number, seed)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(thin, "MOST_SLOTS", 2 << slots)
         patch.setattr(thin, "PIECE", 5)
-        laid = build_trace(**columns, sampling=one_in(number, seed))
+        patch.setattr(spool, "MOST_IN_MEMORY", most_in_memory)
+        keys = spool.KeyColumn(sampling)
+        keys.extend(columns["keys"])
+        laid = build_trace(**columns | {"keys": keys.finish()}, sampling=sampling)
     whole = build_trace(**columns)
     if not whole.references:
         assert not isinstance(laid, SampledTrace)

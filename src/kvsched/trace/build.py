@@ -21,6 +21,7 @@ from kvsched.trace.model import (
 from kvsched.trace.raw import RawChains
 from kvsched.trace.reading import Sampling, counted
 from kvsched.trace.sample import SampledTrace, SampleSettings, sample
+from kvsched.trace.spool import Keys, in_memory
 from kvsched.trace.thin import Thinned, thinned
 
 _WORD = 0xFFFFFFFF
@@ -33,7 +34,7 @@ def build_trace(
     input_tokens: Int64s,
     output_tokens: Int64s,
     starts: Int64s,
-    keys: Int64s,
+    keys: Keys,
     block_size: int,
     origin: Origin,
     sizes: Int32s | None = None,
@@ -127,7 +128,8 @@ def _intern(raw: RawChains) -> tuple[dict[str, Any], int]:
     order = np.arange(len(raw)) if raw.order is None else raw.order
     scope = np.zeros(len(raw), np.int32) if raw.scope is None else raw.scope
     sizes = np.empty(0, np.int32) if raw.sizes is None else raw.sizes
-    references = len(raw.keys)
+    keys = in_memory(raw.keys)
+    references = len(keys)
     chains = np.empty(references, np.int32)
     # Room for the worst case costs nothing: a page that is never written is never there.
     parent, depth, tokens = (np.empty(references, np.int32) for _ in range(3))
@@ -137,7 +139,7 @@ def _intern(raw: RawChains) -> tuple[dict[str, Any], int]:
     state = np.zeros(4, np.int64)  # next request, references written, nodes, sizes that differ
     while True:
         _intern_chains(
-            order, raw.starts, raw.keys, raw.inputs, scope, raw.block_size, sizes,
+            order, raw.starts, keys, raw.inputs, scope, raw.block_size, sizes,
             chains, parent, depth, tokens, key, table, state,
         )  # fmt: skip
         if state[0] == len(order):

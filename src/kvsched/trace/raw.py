@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvsched.trace.model import Int32s, Int64s
+from kvsched.trace.spool import Keys
 
 
 @dataclass(frozen=True)
@@ -19,7 +20,7 @@ class RawChains:
     """(R,) the file's row of each request; None where it is the same."""
     starts: Int64s
     """(R+1,) row r's ids are ``keys[starts[r]:starts[r+1]]``."""
-    keys: Int64s
+    keys: Keys
     sizes: Int32s | None
     """(B,) tokens beside ``keys``, where blocks have sizes of their own."""
     inputs: Int64s
@@ -42,7 +43,10 @@ class RawChains:
         return starts
 
     def covered(self) -> Int64s:
-        """Return (R,) tokens of all blocks of each request, where they have sizes of their own."""
+        """Return (R,) tokens of all blocks of each request, in the trace's order."""
+        if self.sizes is None:
+            blocks: Int64s = self.in_order(np.diff(self.starts))
+            return blocks * self.block_size
         before = np.zeros(len(self.keys) + 1, np.int64)
         np.cumsum(self.sizes, out=before[1:])
         return self.in_order(before[self.starts[1:]] - before[self.starts[:-1]])

@@ -11,6 +11,7 @@ would then count them as one.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -22,6 +23,7 @@ from kvsched.trace.model import Int32s, Int64s
 from kvsched.trace.raw import RawChains
 from kvsched.trace.sample import HIGH_BITS, SampleSettings, root_hash, step_hash
 from kvsched.trace.source import Progress
+from kvsched.trace.spool import Spooled
 
 MOST_SLOTS = 1 << 26
 """Slots of the table of one pass, 16 bytes each."""
@@ -99,18 +101,16 @@ def thinned(
     whole_starts = chains.whole_starts()
     source = _Rows(chains, whole_starts, _root_hashes(chains, settings.seed))
     counts = _count_nodes(source, settings, told)
-    unequal = chains.sizes is not None
-    if unequal and counts.resized:
+    if chains.sizes is not None and counts.resized:
         return None
     forest, starts, laid = _lay(source, settings, counts, told)
-    covered = chains.covered() if unequal else np.diff(whole_starts) * chains.block_size
     columns = {
         **forest._asdict(),
         "starts": starts,
         "chains": laid,
         "settings": settings,
         "whole_starts": whole_starts,
-        "whole_tokens": np.minimum(covered, chains.in_order(chains.inputs)),
+        "whole_tokens": np.minimum(chains.covered(), chains.in_order(chains.inputs)),
         "whole_nodes": counts.nodes,
         "whole_node_tokens": counts.node_tokens,
     }
@@ -142,7 +142,8 @@ def _root_hashes(chains: RawChains, seed: int) -> Int64s:
     some = np.flatnonzero(np.diff(chains.starts)[rows] > 0)
     begin = chains.starts[:-1][rows[some]]
     place = np.zeros(len(chains), np.int64)
-    place[some] = _places(chains.keys[begin], scope[rows[some]])
+    roots = chains.keys.take(begin)
+    place[some] = _places(roots, scope[rows[some]])
     known = [root_hash(seed, each) for each in range(int(place.max(initial=0)) + 1)]
     return np.array(known, np.int64)[place]
 
@@ -191,17 +192,40 @@ class _Rows:
     def _piece(self, low: int, high: int) -> _Piece:
         chains = self.chains
         rows: Any = slice(low, high) if chains.order is None else chains.order[low:high]
+        begin = chains.starts[:-1][rows]
+        blocks = np.diff(self.whole_starts[low : high + 1])
+        keys, sizes = chains.keys, chains.sizes
+        if isinstance(keys, Spooled):
+            keys, sizes, begin = _gathered(keys, sizes, begin, blocks)
         root = self._root[low:high]
         if len(self._root) == 1:
             root = np.broadcast_to(self._root, high - low)
         return _Piece(
-            keys=chains.keys,
-            sizes=np.empty(0, np.int32) if chains.sizes is None else chains.sizes,
-            begin=np.ascontiguousarray(chains.starts[:-1][rows]),
-            blocks=np.diff(self.whole_starts[low : high + 1]),
+            keys=keys,
+            sizes=np.empty(0, np.int32) if sizes is None else sizes,
+            begin=np.ascontiguousarray(begin),
+            blocks=blocks,
             inputs=np.ascontiguousarray(chains.inputs[rows]),
             root=np.ascontiguousarray(root),
         )
+
+
+def _gathered(
+    keys: Spooled, sizes: Int32s | None, begin: Int64s, blocks: Int64s
+) -> tuple[Int64s, Int32s | None, Int64s]:
+    """Read the ids of K requests; return them, the sizes beside them, and where each begins."""
+    place = np.zeros(len(begin), np.int64)
+    np.cumsum(blocks[:-1], out=place[1:])
+    read = np.empty(int(blocks.sum()), np.int64)
+    # Requests that follow one another in the file are read at once.
+    firsts = np.flatnonzero(begin[1:] != begin[:-1] + blocks[:-1]) + 1
+    for low, high in itertools.pairwise([0, *firsts.tolist(), len(begin)]):
+        end = int(place[high - 1] + blocks[high - 1])
+        keys.read_into(int(begin[low]), read[int(place[low]) : end])
+    if sizes is not None:
+        at = np.arange(len(read)) + np.repeat(begin - place, blocks)
+        sizes = sizes[at]
+    return read, sizes, place
 
 
 def _count_nodes(rows: _Rows, settings: SampleSettings, told: _Forward) -> _Counts:
