@@ -17,7 +17,7 @@ from samples import BY_FORMAT, MOONCAKE, SAMPLES, Sample, json_lines
 
 from kvsched.foundation.errors import InputError, UsageError
 from kvsched.foundation.jit import bind
-from kvsched.trace import build, load, spool, thin
+from kvsched.trace import build, load, pieces, spool, thin
 from kvsched.trace.build import build_trace
 from kvsched.trace.formats import FORMATS
 from kvsched.trace.generate import generate, preset
@@ -98,7 +98,7 @@ def test_any_rows_give_the_sample_of_their_trace(
     sampling = one_in(number, seed)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(thin, "MOST_SLOTS", 2 << slots)
-        patch.setattr(thin, "PIECE", 5)
+        patch.setattr(pieces, "PIECE", 5)
         patch.setattr(spool, "MOST_IN_MEMORY", most_in_memory)
         keys = spool.KeyColumn(sampling)
         keys.extend(columns["keys"])
@@ -300,7 +300,7 @@ def test_bad_rows_and_the_rate_that_is_asked_once(tmp_path: Path) -> None:
 
 def test_progress_goes_on_to_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(thin, "MOST_SLOTS", 64)
-    monkeypatch.setattr(thin, "PIECE", 100)
+    monkeypatch.setattr(pieces, "PIECE", 100)
     told: list[tuple[int, int]] = []
     sampling = Sampling(lambda _: 5, progress=lambda done, total: told.append((done, total)))
     build_trace(**large(), sampling=sampling)

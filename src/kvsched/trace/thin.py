@@ -11,8 +11,6 @@ would then count them as one.
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,15 +18,13 @@ from numpy.typing import NDArray
 
 from kvsched.foundation.jit import hot
 from kvsched.trace.model import Int32s, Int64s
+from kvsched.trace.pieces import Piece, RowsInOrder
 from kvsched.trace.raw import RawChains
 from kvsched.trace.sample import HIGH_BITS, SampleSettings, root_hash, step_hash
 from kvsched.trace.source import Progress
-from kvsched.trace.spool import Spooled
 
 MOST_SLOTS = 1 << 26
 """Slots of the table of one pass, 16 bytes each."""
-PIECE = 1 << 22
-"""References that are worked on at once."""
 
 _LAST = (1 << 63) - 1
 _WORD = 0xFFFFFFFF
@@ -37,20 +33,6 @@ _LEAST_SLOTS = 1 << 10
 _EMPTY = -1
 _COUNTING = 0.9
 """Of the time, for progress."""
-
-
-class _Piece(NamedTuple):
-    """K requests one after another."""
-
-    keys: Int64s
-    sizes: Int32s
-    """Beside ``keys``, or empty."""
-    begin: Int64s
-    """(K,) where each request's ids begin in ``keys``."""
-    blocks: Int64s
-    inputs: Int64s
-    root: Int64s
-    """(K,) what the hash of each request's path starts from."""
 
 
 class _Forest(NamedTuple):
@@ -86,9 +68,7 @@ class Thinned(NamedTuple):
 
 
 def thinned(
-    chains: RawChains,
-    settings: SampleSettings,
-    progress: Progress | None = None,
+    chains: RawChains, settings: SampleSettings, progress: Progress | None = None
 ) -> Thinned | None:
     """Lay what `sample` takes of the trace that `build_trace` makes of ``chains``.
 
@@ -99,7 +79,7 @@ def thinned(
     """
     told = _Forward(progress)
     whole_starts = chains.whole_starts()
-    source = _Rows(chains, whole_starts, _root_hashes(chains, settings.seed))
+    source = RowsInOrder(chains, whole_starts, _root_hashes(chains, settings.seed))
     counts = _count_nodes(source, settings, told)
     if chains.sizes is not None and counts.resized:
         return None
@@ -167,68 +147,7 @@ def _places(keys: Int64s, scope: Int32s) -> Int64s:
     return place
 
 
-class _Rows:
-    """Requests in the trace's order, some at a time."""
-
-    def __init__(self, chains: RawChains, whole_starts: Int64s, root: Int64s) -> None:
-        self.chains = chains
-        self.whole_starts = whole_starts
-        self._root = root
-
-    @property
-    def references(self) -> int:
-        return int(self.whole_starts[-1])
-
-    def pieces(self) -> Iterator[tuple[int, _Piece]]:
-        """Yield about `PIECE` references at a time, and how many are then done."""
-        low, requests = 0, len(self.chains)
-        while low < requests:
-            aim = int(self.whole_starts[low]) + PIECE
-            high = int(np.searchsorted(self.whole_starts, aim, "right")) - 1
-            high = min(max(high, low + 1), requests)
-            yield int(self.whole_starts[high]), self._piece(low, high)
-            low = high
-
-    def _piece(self, low: int, high: int) -> _Piece:
-        chains = self.chains
-        rows: Any = slice(low, high) if chains.order is None else chains.order[low:high]
-        begin = chains.starts[:-1][rows]
-        blocks = np.diff(self.whole_starts[low : high + 1])
-        keys, sizes = chains.keys, chains.sizes
-        if isinstance(keys, Spooled):
-            keys, sizes, begin = _gathered(keys, sizes, begin, blocks)
-        root = self._root[low:high]
-        if len(self._root) == 1:
-            root = np.broadcast_to(self._root, high - low)
-        return _Piece(
-            keys=keys,
-            sizes=np.empty(0, np.int32) if sizes is None else sizes,
-            begin=np.ascontiguousarray(begin),
-            blocks=blocks,
-            inputs=np.ascontiguousarray(chains.inputs[rows]),
-            root=np.ascontiguousarray(root),
-        )
-
-
-def _gathered(
-    keys: Spooled, sizes: Int32s | None, begin: Int64s, blocks: Int64s
-) -> tuple[Int64s, Int32s | None, Int64s]:
-    """Read the ids of K requests; return them, the sizes beside them, and where each begins."""
-    place = np.zeros(len(begin), np.int64)
-    np.cumsum(blocks[:-1], out=place[1:])
-    read = np.empty(int(blocks.sum()), np.int64)
-    # Requests that follow one another in the file are read at once.
-    firsts = np.flatnonzero(begin[1:] != begin[:-1] + blocks[:-1]) + 1
-    for low, high in itertools.pairwise([0, *firsts.tolist(), len(begin)]):
-        end = int(place[high - 1] + blocks[high - 1])
-        keys.read_into(int(begin[low]), read[int(place[low]) : end])
-    if sizes is not None:
-        at = np.arange(len(read)) + np.repeat(begin - place, blocks)
-        sizes = sizes[at]
-    return read, sizes, place
-
-
-def _count_nodes(rows: _Rows, settings: SampleSettings, told: _Forward) -> _Counts:
+def _count_nodes(rows: RowsInOrder, settings: SampleSettings, told: _Forward) -> _Counts:
     """Count all nodes, and those that the sample keeps: exactly, one range of hashes a pass."""
     references = rows.references
     limit = settings.always_above * references
@@ -271,7 +190,7 @@ def _width(density: float, most: int) -> int:
 
 
 def _count_range(
-    rows: _Rows,
+    rows: RowsInOrder,
     low: int,
     last: int,
     most: int,
@@ -294,7 +213,7 @@ def _count_range(
 
 @hot
 def _count(
-    piece: _Piece, block_size: int, low: int, last: int, most: int, table: Int64s, state: Int64s
+    piece: Piece, block_size: int, low: int, last: int, most: int, table: Int64s, state: Int64s
 ) -> bool:
     """Enter each reference whose node's hash is in ``low`` … ``last``; False where it is full.
 
@@ -359,7 +278,7 @@ def _hash_table(entries: int, dtype: Any) -> NDArray[Any]:
 
 
 def _lay(
-    rows: _Rows, settings: SampleSettings, counts: _Counts, told: _Forward
+    rows: RowsInOrder, settings: SampleSettings, counts: _Counts, told: _Forward
 ) -> tuple[_Forest, Int64s, Int32s]:
     """Return the forest of the nodes kept, where each chain starts, and the chains."""
     nodes = counts.kept_nodes
@@ -393,7 +312,7 @@ def _enter(hashes: Int64s, table: Int64s) -> None:
 
 @hot
 def _lay_piece(
-    piece: _Piece,
+    piece: Piece,
     block_size: int,
     below: int,
     heavy: Int64s,
