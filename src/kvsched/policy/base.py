@@ -46,6 +46,13 @@ class Setup:
     """The whole trace, future included; None in a live cache."""
     columns: Mapping[str, Column] = field(default_factory=dict)
     """What a live cache knows of its requests, by name; goes before the trace's own."""
+    usual_room: int = 1
+    """What a usual node takes of the capacity: the mean where nodes take different room, else 1."""
+
+    @property
+    def usual_nodes(self) -> int:
+        """How many usual nodes the capacity holds, at least 1."""
+        return max(1, self.capacity_blocks // self.usual_room)
 
     def future(self, policy: str) -> Trace:
         """Return the trace, for a policy that looks ahead. Raises UsageError in a live cache."""

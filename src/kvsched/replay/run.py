@@ -195,7 +195,8 @@ def replay(
     if type(chosen) is LRU and fast and not trace.weighted:
         used = lru_replay(trace, capacity, counts, log, compiled)
     else:
-        setup = Setup(trace.nodes, capacity + trace.slack, trace.unit_tokens, trace)
+        room, unit = capacity + trace.slack, trace.unit_tokens
+        setup = Setup(trace.nodes, room, unit, trace, usual_room=trace.usual_room)
         with _blamed_on(chosen, "its prepare fails"):
             state = chosen.prepare(setup)
         table = empty_table(trace.parent, trace.depth, trace.tokens, trace.room, trace.begins)
