@@ -70,7 +70,10 @@ VARIANTS = {
         "s3fifo", "_into", "state.uses[node] = 0", "state.uses[node] += 0"
     ),
     "a ghost that is forgotten at once": Variant(
-        "s3fifo", "_forget", "state.counts[GHOST] > state.counts[GHOST_ROOM]", "state.counts[GHOST] > 0"
+        "s3fifo",
+        "_forget",
+        "state.counts[GHOST] > state.counts[GHOST_ROOM]",
+        "state.counts[GHOST] > 0",
     ),
     "a ghost that is never forgotten": Variant(
         "s3fifo", "_forget", "state.counts[GHOST] > state.counts[GHOST_ROOM]", "False"

@@ -196,10 +196,7 @@ class ARC(Queues):
     def choose(self, free: set[int], incoming: int) -> int:
         p = self.adapted(incoming)
         size = self.sum(self.t1) / self.usual
-        if incoming in self.b2:
-            from_t1 = len(self.t1) > 0 and size >= p
-        else:
-            from_t1 = size > p
+        from_t1 = size > p or (incoming in self.b2 and len(self.t1) > 0 and size == p)
         one = [node for node in sorted(self.t1, key=self.t1.__getitem__) if node in free]
         two = [node for node in sorted(self.t2, key=self.t2.__getitem__) if node in free]
         return (one + two if from_t1 else two + one)[0]

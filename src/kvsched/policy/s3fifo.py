@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from kvsched.kernel.hooks import weighted
 from kvsched.kernel.lanes import Lanes, empty_lanes, lane_first, lane_push, lane_remove
 from kvsched.kernel.linked import AHEAD, Links, empty_links, link_behind, unlink
-from kvsched.kernel.hooks import weighted
 from kvsched.kernel.table import NONE, Table
 from kvsched.kernel.weight import taken
 from kvsched.policy.base import Parameter, Policy, Setup
