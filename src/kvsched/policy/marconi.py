@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from kvsched.kernel.lanes import Lanes, empty_lanes, lane_first, lane_push, lane_remove
 from kvsched.kernel.table import NONE, Table
-from kvsched.policy.base import Parameter, Policy, Setup
+from kvsched.policy.base import Parameter, Policy, Setup, Tunable
 
 CLASSES = 80
 """Enough for 2^21 blocks."""
@@ -18,6 +18,8 @@ LEAST_AGE_S = 1.0
 ALPHA = 0
 NOW = 1
 USED = 2
+LATER = 3
+SINCE = 4
 
 
 class MarconiState(NamedTuple):
@@ -29,11 +31,14 @@ class MarconiState(NamedTuple):
     used_s: NDArray[np.float64]
     """(N,) time of the last touch."""
     clock: NDArray[np.float64]
-    """(3,) the weight of FLOPs a byte, now in seconds, and classes in use so far."""
+    """(5,) the weight of FLOPs a byte, now in seconds, and classes in use so far; the weight that
+    is to come, and the request from which on."""
 
 
 def _begin(table: Table, state: MarconiState, request: int, now: float, last_rank: int) -> None:
     state.clock[NOW] = now
+    if request >= state.clock[SINCE]:
+        state.clock[ALPHA] = state.clock[LATER]
 
 
 def _on_touch(table: Table, state: MarconiState, node: int, rank: int) -> None:
@@ -96,8 +101,10 @@ class Marconi(Policy):
     A block's KV bytes a token are the same anywhere; the FLOPs of a token grow linearly with its
     position, by the attention over what is before it, and norm maps the least and the most of the
     candidates to 0 and 1: so norm(FLOPs/bytes) is norm(depth) in a model with attention alone,
-    whatever its size. ``alpha`` is the paper's α, which it tunes by replaying what came before;
-    0 is LRU, and each larger value keeps deep blocks for longer.
+    whatever its size. ``alpha`` is the paper's α: 0 is LRU, and each larger value keeps deep blocks
+    for longer. ``auto`` tunes it as the paper does: 0 until the first eviction and for five times
+    as many requests after it, which are then replayed with a grid of values; the one that hits the
+    most tokens, the smaller of equals, holds from then on.
 
     The score moves with time, so there is no heap of it: evictable nodes are in classes of about
     equal depth, each by last use, and the first of each are compared and give norm its ends. Exact
@@ -109,8 +116,9 @@ class Marconi(Policy):
     name = "marconi"
     source = "Marconi, MLSys'25"
     parameters = {  # noqa: RUF012  # a class constant, typed in the base
-        "alpha": Parameter(0.1, "weight of the FLOPs that a byte saves against recency"),
+        "alpha": Parameter(0.1, "weight of the FLOPs that a byte saves against recency, or auto"),
     }
+    tunable = Tunable("alpha", (0.0, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 1.5, 2.0), 5.0)
     begin = staticmethod(_begin)
     on_hit = staticmethod(_on_touch)
     on_insert = staticmethod(_on_touch)
@@ -122,6 +130,10 @@ class Marconi(Policy):
     def prepare(self, setup: Setup) -> Any:
         """Return a `MarconiState` for ``setup``. O(N)."""
         nodes = setup.nodes
-        clock = np.array([self.values["alpha"], 0.0, 0.0])
+        alpha = self.values["alpha"]
+        later, since = alpha, 0
+        if self.tuned is not None:
+            later, since = self.tuned.value, self.tuned.since_request
+        clock = np.array([alpha, 0.0, 0.0, later, since])
         lanes = empty_lanes(nodes, CLASSES)
         return MarconiState(lanes, np.zeros(nodes, np.int64), np.zeros(nodes), clock)

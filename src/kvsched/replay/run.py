@@ -15,11 +15,12 @@ from kvsched.foundation.errors import KvschedError, UsageError
 from kvsched.foundation.jit import bind, compilation_enabled
 from kvsched.foundation.notebook import facts
 from kvsched.kernel.table import empty_table
-from kvsched.policy.base import Policy, Setup
+from kvsched.policy.base import Policy, Setup, Tuned
 from kvsched.policy.lru import LRU
 from kvsched.policy.registry import fault_of, make
 from kvsched.replay.loop import Counts, Decisions, replay_loop
 from kvsched.replay.lru_runs import lru_replay
+from kvsched.replay.tuning import tune
 from kvsched.trace.model import Trace
 
 MOST_BLOCKS = 2**31 - 1
@@ -46,6 +47,9 @@ class Replay:
     """Blocks in the cache after the last request; tokens where blocks are unequal."""
     decisions: Decisions | None = None
     """(evictions,) who left and for whom, in order, where asked for."""
+    tuned: Tuned | None = None
+    """What was chosen where the policy has a parameter that is `auto`, and since when; None where
+    it has none, or nothing was chosen before the trace ended."""
 
     @functools.cached_property
     def request_hit_tokens(self) -> NDArray[np.int64]:
@@ -103,6 +107,18 @@ class Replay:
             "hit_tokens": self.hit_tokens,
             "total_tokens": self.total_tokens,
             "evictions": self.evictions,
+            **({"tuned": self.chosen} if self.policy.auto else {}),
+        }
+
+    @property
+    def chosen(self) -> dict[str, float] | None:
+        """The parameter that is `auto` by name, and the first request that the value decided."""
+        tunable = self.policy.tunable
+        if tunable is None or self.tuned is None:
+            return None
+        return {
+            tunable.parameter: self.tuned.value,
+            "since_request": self.tuned.since_request,
         }
 
     def __repr__(self) -> str:
@@ -179,8 +195,9 @@ def replay(
 
     ``policy`` is a name, ``path.py:Name``, ``module:Name``, a class or an instance.
     ``decisions=True`` keeps who left for whom. ``compiled=None`` compiles unless
-    KVSCHED_COMPILED=0; ``fast=False`` keeps LRU from its fast path. Cost: 2 to 100 ns a block
-    reference compiled; memory about 30 bytes a node. Raises UsageError for an unknown policy, one
+    KVSCHED_COMPILED=0; ``fast=False`` keeps LRU from its fast path. A parameter that is ``auto``
+    is chosen by `kvsched.replay.tuning`. Cost: 2 to 100 ns a block reference compiled; memory
+    about 30 bytes a node. Raises UsageError for an unknown policy, one
     that needs a column that the trace lacks, or an impossible capacity.
     """
     capacity = check_capacity(capacity_blocks, trace.unequal)
@@ -188,27 +205,73 @@ def replay(
     chosen.check(trace)
     if compiled is None:
         compiled = compilation_enabled()
-    requests = len(trace)
-    counts = Counts(*(np.zeros(requests, np.int32) for _ in Counts._fields))
-    room = trace.references if decisions else 0
-    log = Decisions(np.empty(room, np.int32), np.empty(room, np.int32))
     if type(chosen) is LRU and fast and not trace.weighted:
+        counts, log = _empty_counts(trace), _empty_log(trace, decisions)
         used = lru_replay(trace, capacity, counts, log, compiled)
-    else:
-        room, unit = capacity + trace.slack, trace.unit_tokens
-        setup = Setup(trace.nodes, room, unit, trace, usual_room=trace.usual_room)
-        with _blamed_on(chosen, "its prepare fails"):
-            state = chosen.prepare(setup)
-        table = empty_table(trace.parent, trace.depth, trace.tokens, trace.room, trace.begins)
-        loop = _bound(type(chosen), compiled, trace.weighted)
-        arrays = (trace.time_s, trace.starts, trace.chains)
-        with _blamed_on(chosen, "its hooks fail"):
-            used = loop(table, state, capacity + trace.slack, *arrays, counts, log)
-        if used < 0:
-            raise UsageError(
-                f"policy {chosen.label}: its victim for request {-1 - used} (from 0) is no "
-                "evictable node: return a resident leaf outside the request's chain, or NONE"
-            )
-    total = int(counts.evicted.sum(dtype=np.int64))
-    kept = Decisions(log.victim[:total], log.incoming[:total]) if decisions else None
-    return Replay(trace, chosen, capacity, *counts, min(int(used), capacity), kept)
+        return _result(trace, chosen, capacity, counts, log if decisions else None, used)
+
+    def first(policy: Policy, requests: int) -> Counts:
+        counts, nothing = _empty_counts(trace), _empty_log(trace, False)
+        _run(trace, policy, capacity, counts, nothing, compiled, requests)
+        return counts
+
+    tuned = tune(trace, chosen, first)
+    runs = chosen if tuned is None else chosen.with_tuned(tuned)
+    counts, log = _empty_counts(trace), _empty_log(trace, decisions)
+    used = _run(trace, runs, capacity, counts, log, compiled, len(trace))
+    return _result(trace, chosen, capacity, counts, log if decisions else None, used, tuned)
+
+
+def _empty_counts(trace: Trace) -> Counts:
+    return Counts(*(np.zeros(len(trace), np.int32) for _ in Counts._fields))
+
+
+def _empty_log(trace: Trace, kept: bool) -> Decisions:
+    room = trace.references if kept else 0
+    return Decisions(np.empty(room, np.int32), np.empty(room, np.int32))
+
+
+def _run(
+    trace: Trace,
+    policy: Policy,
+    capacity: int,
+    counts: Counts,
+    log: Decisions,
+    compiled: bool,
+    requests: int,
+) -> int:
+    """Replay the first ``requests`` into ``counts`` and ``log``; return what is in use at the end.
+
+    Raises UsageError for what a user's policy does wrong.
+    """
+    room, unit = capacity + trace.slack, trace.unit_tokens
+    setup = Setup(trace.nodes, room, unit, trace, usual_room=trace.usual_room)
+    with _blamed_on(policy, "its prepare fails"):
+        state = policy.prepare(setup)
+    table = empty_table(trace.parent, trace.depth, trace.tokens, trace.room, trace.begins)
+    loop = _bound(type(policy), compiled, trace.weighted)
+    arrays = (trace.time_s[:requests], trace.starts[: requests + 1], trace.chains)
+    with _blamed_on(policy, "its hooks fail"):
+        used = loop(table, state, room, *arrays, counts, log)
+    if used < 0:
+        raise UsageError(
+            f"policy {policy.label}: its victim for request {-1 - used} (from 0) is no "
+            "evictable node: return a resident leaf outside the request's chain, or NONE"
+        )
+    return used
+
+
+def _result(
+    trace: Trace,
+    policy: Policy,
+    capacity: int,
+    counts: Counts,
+    log: Decisions | None,
+    used: int,
+    tuned: Tuned | None = None,
+) -> Replay:
+    kept = None
+    if log is not None:
+        total = int(counts.evicted.sum(dtype=np.int64))
+        kept = Decisions(log.victim[:total], log.incoming[:total])
+    return Replay(trace, policy, capacity, *counts, min(int(used), capacity), kept, tuned)
