@@ -317,8 +317,11 @@ class Marconi(Queues):
 
         return min(
             heads.values(),
-            key=lambda n: (0.1 * norm(flops, n) + norm(recency, n), self.last[n][1]),
+            key=lambda n: (self.alpha() * norm(flops, n) + norm(recency, n), self.last[n][1]),
         )
+
+    def alpha(self) -> float:
+        return 0.1
 
 
 class Wild(Queues):

@@ -102,9 +102,9 @@ class Marconi(Policy):
     position, by the attention over what is before it, and norm maps the least and the most of the
     candidates to 0 and 1: so norm(FLOPs/bytes) is norm(depth) in a model with attention alone,
     whatever its size. ``alpha`` is the paper's α: 0 is LRU, and each larger value keeps deep blocks
-    for longer. ``auto`` tunes it as the paper does: 0 until the first eviction and for five times
-    as many requests after it, which are then replayed with a grid of values; the one that hits the
-    most tokens, the smaller of equals, holds from then on.
+    for longer. ``auto`` tunes it as the paper does: 0 until the first eviction and for ten times as
+    many requests after it (5 to 15 in the paper), which are then replayed with a grid of values;
+    the one that hits the most tokens, the smaller of equals, holds from then on.
 
     The score moves with time, so there is no heap of it: evictable nodes are in classes of about
     equal depth, each by last use, and the first of each are compared and give norm its ends. Exact
@@ -118,7 +118,7 @@ class Marconi(Policy):
     parameters = {  # noqa: RUF012  # a class constant, typed in the base
         "alpha": Parameter(0.1, "weight of the FLOPs that a byte saves against recency, or auto"),
     }
-    tunable = Tunable("alpha", (0.0, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 1.5, 2.0), 5.0)
+    tunable = Tunable("alpha", (0.0, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 1.5, 2.0), 10.0)
     begin = staticmethod(_begin)
     on_hit = staticmethod(_on_touch)
     on_insert = staticmethod(_on_touch)
