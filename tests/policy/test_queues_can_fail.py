@@ -90,9 +90,9 @@ VARIANTS = {
     "main without another round": Variant(
         "s3fifo", "_from_main", "state.uses[node] > 0:", "state.uses[node] > 1:"
     ),
-    "p in whole steps": Variant("arc", "_adapt", "max(1.0, two / one)", "max(1.0, two // one)"),
+    "p in whole steps": Variant("arc", "_adapted", "max(1.0, two / one)", "max(1.0, two // one)"),
     "p that moves one way": Variant(
-        "arc", "_adapt", "max(0.0, target - size * max(1.0, one / two))", "target"
+        "arc", "_adapted", "max(0.0, target - size * max(1.0, one / two))", "target"
     ),
     "a tie that a ghost of B2 does not break": Variant(
         "arc", "_victim", "state.where[incoming] == B2 and", "False and"
@@ -131,12 +131,20 @@ VARIANTS = {
     "no protected segment asked": Variant(
         "wtinylfu", "_victim", "rival = lane_first(state.lanes, PROTECTED)", "rival = NONE"
     ),
-    "shallow kept": Variant("marconi", "_victim", "* flops +", "* -flops +"),
+    "shallow kept": Variant(
+        "marconi", "_victim", "state.clock[ALPHA] * flops", "-state.clock[ALPHA] * flops"
+    ),
     "recency as it is": Variant(
         "marconi",
         "_victim",
-        "_share(_recency(state, node), oldest, newest)",
-        "_recency(state, node)",
+        "_share(state.likeness[lane, RECENCY], oldest, newest)",
+        "state.likeness[lane, RECENCY]",
+    ),
+    "a head that is not looked at again": Variant(
+        "marconi", "_enter", "    state.heads[lane] = STALE\n", ""
+    ),
+    "an age that stays while the head does": Variant(
+        "marconi", "_begin", "state.heads[lane] = STALE", "pass"
     ),
     "classes too wide": Variant("marconi", "_class_of", "depth >= 8", "depth >= 2"),
     "an age that a hit does not start again": Variant(
@@ -144,6 +152,9 @@ VARIANTS = {
     ),
     "one class for all": Variant(
         "wild", "_on_touch", "kind = state.request_kind[int(state.clock[REQUEST])]", "kind = 0"
+    ),
+    "a chance that is not worked out again": Variant(
+        "wild", "_begin", "        state.heads[kind] = STALE\n", ""
     ),
     "a life that is not learnt": Variant(
         "wild", "_begin", "if clock[LEFT] > 0.0:", "if clock[LEFT] > 1e9:"

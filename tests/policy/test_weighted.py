@@ -128,7 +128,7 @@ BROKEN: dict[str, tuple[str, str, str, str]] = {
         "s3fifo", "_forget", "state.counts[GHOST] > state", "state.counts[GHOST] > 3 * state",
     ),
     "p in the unit of the capacity": (
-        "arc", "_victim", " / int(state.counts[USUAL])", " / 1",
+        "arc", "_victim", "int(state.counts[USUAL])", "1",
     ),
     "T1 measured in nodes": (
         "arc", "_on_insert", "    counts[T1] += room\n", "    counts[T1] += 1\n",
@@ -148,7 +148,7 @@ BROKEN: dict[str, tuple[str, str, str, str]] = {
         "wild", "_on_evict", "room = float(taken(table, node))", "room = 1.0",
     ),
     "reuses in the unit of the capacity": (
-        "wild", "_on_touch", "usual_nodes(table, node, int(state.clock[USUAL]))",
+        "wild", "_on_touch", "usual_nodes(taken(table, node), int(state.clock[USUAL]))",
         "float(taken(table, node))",
     ),
 }  # fmt: skip

@@ -60,12 +60,15 @@ def sketch_add(sketch: Sketch, node: int, weight: int = 1) -> None:
     ``weight`` is what the addition fills of the sample. When that is full all counts are halved,
     the additions too: O(W), O(1) amortised.
     """
-    least = sketch_count(sketch, node)
+    counters = sketch.counters
+    one, two = _cell(sketch, 0, node), _cell(sketch, 1, node)
+    three, four = _cell(sketch, 2, node), _cell(sketch, 3, node)
+    least = min(counters[0, one], counters[1, two], counters[2, three], counters[3, four])
     if least < MOST:
-        for row in range(ROWS):
-            cell = _cell(sketch, row, node)
-            if sketch.counters[row, cell] == least:
-                sketch.counters[row, cell] = least + 1
+        counters[0, one] += counters[0, one] == least
+        counters[1, two] += counters[1, two] == least
+        counters[2, three] += counters[2, three] == least
+        counters[3, four] += counters[3, four] == least
     sketch.counts[ADDED] += weight
     if sketch.counts[ADDED] >= sketch.counts[SAMPLE]:
         sketch.counts[ADDED] += sketch.counts[HALF] - sketch.counts[SAMPLE]

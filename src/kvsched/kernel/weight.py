@@ -14,6 +14,6 @@ def taken(table: Table, node: int) -> int:
     return int(table.room[node]) if weighted else 1
 
 
-def usual_nodes(table: Table, node: int, usual_room: int) -> float:
-    """Return how many usual nodes ``node`` is: 1, or its room by a usual node's. O(1)."""
-    return int(table.room[node]) / usual_room if weighted else 1.0
+def usual_nodes(room: int, usual_room: int) -> float:
+    """Return how many nodes of ``usual_room`` make ``room``; 1 each where it is not weighted."""
+    return room / usual_room if weighted else float(room)

@@ -62,28 +62,29 @@ def _leave(table: Table, state: ARCState, node: int) -> None:
     lane_remove(state.lanes, node)
 
 
-def _adapt(table: Table, state: ARCState, incoming: int, rank: int) -> None:
-    """Work out what the paper's cases II and III make of p, once a touch."""
+def _adapted(table: Table, state: ARCState, incoming: int, rank: int) -> float:
+    """Return p as the paper's cases II and III move it, worked out once a touch."""
     counts = state.counts
-    if counts[ASKED] == rank:
-        return
-    counts[ASKED] = rank
     target = float(state.target[NOW])
-    one, two = float(counts[B1]), float(counts[B2])
-    size = usual_nodes(table, incoming, int(counts[USUAL]))
-    if state.where[incoming] == B1:
-        most = int(counts[CAPACITY]) / int(counts[USUAL])
-        target = min(most, target + size * max(1.0, two / one))
-    elif state.where[incoming] == B2:
-        target = max(0.0, target - size * max(1.0, one / two))
-    state.target[PENDING] = target
+    where = state.where[incoming]
+    if where == NOWHERE:
+        return target
+    if counts[ASKED] != rank:
+        counts[ASKED] = rank
+        one, two = float(counts[B1]), float(counts[B2])
+        size = usual_nodes(taken(table, incoming), int(counts[USUAL]))
+        if where == B1:
+            most = usual_nodes(int(counts[CAPACITY]), int(counts[USUAL]))
+            state.target[PENDING] = min(most, target + size * max(1.0, two / one))
+        else:
+            state.target[PENDING] = max(0.0, target - size * max(1.0, one / two))
+    return float(state.target[PENDING])
 
 
 def _victim(table: Table, state: ARCState, incoming: int, rank: int) -> int:
     """The paper's REPLACE; the part of case IV that takes from T1 alone has an empty T2."""
-    _adapt(table, state, incoming, rank)
-    target = state.target[PENDING]
-    size = int(state.counts[T1]) / int(state.counts[USUAL])
+    target = _adapted(table, state, incoming, rank)
+    size = usual_nodes(int(state.counts[T1]), int(state.counts[USUAL]))
     above = size > target or (state.where[incoming] == B2 and size == target)
     one = lane_first(state.lanes, T1)
     two = lane_first(state.lanes, T2)
@@ -116,8 +117,7 @@ def _on_insert(table: Table, state: ARCState, node: int, rank: int) -> None:
     state.touched[node] = rank
     was = state.where[node]
     if was != NOWHERE:
-        _adapt(table, state, node, rank)
-        state.target[NOW] = state.target[PENDING]
+        state.target[NOW] = _adapted(table, state, node, rank)
         unlink(state.ghosts, node)
         counts[was] -= room
         state.where[node] = T2
@@ -128,7 +128,7 @@ def _on_insert(table: Table, state: ARCState, node: int, rank: int) -> None:
     counts[T1] += room
     while counts[T1] + counts[B1] > capacity:
         _forget(table, state, B1)
-    while counts[T1] + counts[T2] + counts[B1] + counts[B2] > 2 * capacity:
+    while counts[T1] + counts[B1] + counts[T2] + counts[B2] > 2 * capacity:
         _forget(table, state, B2)
 
 

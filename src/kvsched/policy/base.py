@@ -125,6 +125,11 @@ class Policy:
     tunable: ClassVar[Tunable | None] = None
     """The parameter that may be ``auto``; `prepare` then heeds ``tuned``."""
 
+    auto: bool = False
+    """Whether the parameter is `auto`."""
+    tuned: Tuned | None = None
+    """What was chosen for it; None before."""
+
     track_leaves: ClassVar[bool] = True
     begin: ClassVar[Any] = staticmethod(hooks.begin)
     on_hit: ClassVar[Any] = staticmethod(hooks.on_hit)
@@ -136,8 +141,6 @@ class Policy:
     key: ClassVar[Any] = staticmethod(hooks.key)
 
     def __init__(self, **values: float | str) -> None:
-        self.tuned: Tuned | None = None
-        """What was chosen for the parameter that is `auto`; None before."""
         self.auto = self.tunable is not None and values.get(self.tunable.parameter) == AUTO
         if self.tunable is not None and self.auto:
             values[self.tunable.parameter] = self.tunable.candidates[0]

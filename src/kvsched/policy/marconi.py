@@ -14,6 +14,10 @@ from kvsched.policy.base import Parameter, Policy, Setup, Tunable
 CLASSES = 80
 """Enough for 2^21 blocks."""
 LEAST_AGE_S = 1.0
+STALE = -2
+"""No head of a class, not even of an empty one: what is kept of it is worked out anew."""
+RECENCY = 0
+DEPTH = 1
 
 ALPHA = 0
 NOW = 1
@@ -30,13 +34,20 @@ class MarconiState(NamedTuple):
     """(N,) rank of the last touch."""
     used_s: NDArray[np.float64]
     """(N,) time of the last touch."""
+    heads: NDArray[np.int32]
+    """(80,) the first node of each class when it was looked at, or `STALE`."""
+    likeness: NDArray[np.float64]
+    """(80, 2) recency and depth of each head."""
     clock: NDArray[np.float64]
     """(5,) the weight of FLOPs a byte, now in seconds, and classes in use so far; the weight that
     is to come, and the request from which on."""
 
 
 def _begin(table: Table, state: MarconiState, request: int, now: float, last_rank: int) -> None:
-    state.clock[NOW] = now
+    if now != state.clock[NOW]:
+        state.clock[NOW] = now
+        for lane in range(int(state.clock[USED])):
+            state.heads[lane] = STALE
     if request >= state.clock[SINCE]:
         state.clock[ALPHA] = state.clock[LATER]
 
@@ -58,6 +69,7 @@ def _class_of(depth: int) -> int:
 def _enter(table: Table, state: MarconiState, node: int) -> None:
     lane = min(_class_of(int(table.depth[node])), CLASSES - 1)
     state.clock[USED] = max(float(state.clock[USED]), lane + 1.0)
+    state.heads[lane] = STALE
     lane_push(state.lanes, lane, node, state.touched[node], 0)
 
 
@@ -73,26 +85,38 @@ def _share(value: float, least: float, most: float) -> float:
     return (value - least) / (most - least) if most > least else 0.0
 
 
+def _look(table: Table, state: MarconiState, lane: int, node: int) -> None:
+    """Keep what is compared of a class's head: while it stays, for as long as the time does."""
+    state.heads[lane] = node
+    if node != NONE:
+        state.likeness[lane, RECENCY] = _recency(state, node)
+        state.likeness[lane, DEPTH] = float(table.depth[node])
+
+
 def _victim(table: Table, state: MarconiState, incoming: int, rank: int) -> int:
     used = int(state.clock[USED])
     oldest, newest, shallowest, deepest = 1e300, 0.0, 1e300, 0.0
     for lane in range(used):
         node = lane_first(state.lanes, lane)
+        if node != state.heads[lane]:
+            _look(table, state, lane, node)
         if node != NONE:
-            recency = _recency(state, node)
+            recency, depth = state.likeness[lane, RECENCY], state.likeness[lane, DEPTH]
             oldest, newest = min(oldest, recency), max(newest, recency)
-            depth = float(table.depth[node])
             shallowest, deepest = min(shallowest, depth), max(deepest, depth)
     chosen, lowest = NONE, 0.0
     for lane in range(used):
-        node = lane_first(state.lanes, lane)
+        node = state.heads[lane]
         if node != NONE:
-            flops = _share(float(table.depth[node]), shallowest, deepest)
-            score = state.clock[ALPHA] * flops + _share(_recency(state, node), oldest, newest)
-            earlier = chosen != NONE and state.touched[node] < state.touched[chosen]
-            if chosen == NONE or score < lowest or (score == lowest and earlier):
+            flops = _share(state.likeness[lane, DEPTH], shallowest, deepest)
+            score = state.clock[ALPHA] * flops
+            score += _share(state.likeness[lane, RECENCY], oldest, newest)
+            first = chosen == NONE or score < lowest
+            if not first and score == lowest:
+                first = bool(state.touched[node] < state.touched[chosen])
+            if first:
                 chosen, lowest = node, score
-    return chosen
+    return int(chosen)
 
 
 class Marconi(Policy):
@@ -136,4 +160,11 @@ class Marconi(Policy):
             later, since = self.tuned.value, self.tuned.since_request
         clock = np.array([alpha, 0.0, 0.0, later, since])
         lanes = empty_lanes(nodes, CLASSES)
-        return MarconiState(lanes, np.zeros(nodes, np.int64), np.zeros(nodes), clock)
+        return MarconiState(
+            lanes,
+            np.zeros(nodes, np.int64),
+            np.zeros(nodes),
+            np.full(CLASSES, STALE, np.int32),
+            np.zeros((CLASSES, 2)),
+            clock,
+        )

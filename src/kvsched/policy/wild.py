@@ -20,6 +20,8 @@ TYPES = 8
 STEPS = 1 << 20
 """Logarithms are kept in steps of 2^-20: they may differ in the last bit between machines."""
 DEEPEST = 1 << 31
+STALE = -2
+"""No head of a class, not even of an empty one: what is kept of it is worked out anew."""
 
 USES = 0
 REUSES = 1
@@ -58,6 +60,10 @@ class WildState(NamedTuple):
     """(7,) now in seconds; mean seconds that a node is still kept after its last use, and over how
     much room that is; the capacity; how many distinct times came before; the current request; what
     a usual node takes."""
+    heads: NDArray[np.int32]
+    """(K,) the first node of each class when it was looked at in this request, or `STALE`."""
+    chance: NDArray[np.int64]
+    """(K,) its `_chance`."""
     request_kind: NDArray[np.int32]
     """(R,) class of each request; of length 0 where a node's class is its number of uses."""
 
@@ -69,6 +75,7 @@ def _begin(table: Table, state: WildState, request: int, now: float, last_rank: 
         clock[MOMENT] += 1.0
         clock[NOW] = now
     for kind in range(len(learnt)):
+        state.heads[kind] = STALE
         rate = (learnt[kind, REUSES] + 1.0) / learnt[kind, GAPS_S]
         within = 1.0
         if clock[LEFT] > 0.0:
@@ -81,7 +88,7 @@ def _begin(table: Table, state: WildState, request: int, now: float, last_rank: 
 def _on_touch(table: Table, state: WildState, node: int, rank: int) -> None:
     now = state.clock[NOW]
     before = state.kind[node]
-    weight = usual_nodes(table, node, int(state.clock[USUAL]))
+    weight = usual_nodes(taken(table, node), int(state.clock[USUAL]))
     if before != NONE:
         state.learnt[before, REUSES] += weight
         state.learnt[before, GAPS_S] += weight * (now - state.used_s[node])
@@ -98,7 +105,9 @@ def _on_touch(table: Table, state: WildState, node: int, rank: int) -> None:
 
 
 def _enter(table: Table, state: WildState, node: int) -> None:
-    lane_push(state.lanes, state.kind[node], node, state.order[node], state.touched[node])
+    kind = state.kind[node]
+    state.heads[kind] = STALE
+    lane_push(state.lanes, kind, node, state.order[node], state.touched[node])
 
 
 def _leave(table: Table, state: WildState, node: int) -> None:
@@ -120,7 +129,10 @@ def _victim(table: Table, state: WildState, incoming: int, rank: int) -> int:
         node = lane_first(state.lanes, kind)
         if node == NONE:
             continue
-        chance = _chance(state, node)
+        if node != state.heads[kind]:
+            state.heads[kind] = node
+            state.chance[kind] = _chance(state, node)
+        chance = int(state.chance[kind])
         first = chosen == NONE or chance < lowest
         if not first and chance == lowest:
             deeper = int(table.depth[node]) - int(table.depth[chosen])
@@ -185,6 +197,8 @@ class Wild(Policy):
             np.zeros(nodes),
             learnt,
             np.array([0, 0, 0, setup.capacity_blocks, 0, 0, setup.usual_room], np.float64),
+            np.full(kinds, STALE, np.int32),
+            np.zeros(kinds, np.int64),
             of_requests,
         )
 

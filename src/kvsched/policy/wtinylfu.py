@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from kvsched.kernel.hooks import weighted
 from kvsched.kernel.lanes import (
     Lanes,
     empty_lanes,
@@ -70,6 +71,8 @@ def _put(table: Table, state: WTinyLFUState, segment: int, node: int, rank: int)
     state.cursor[segment] = node
     while state.counts[segment] > state.counts[ROOM + segment]:
         _to_probation(table, state, segment)
+        if not weighted:
+            break
 
 
 def _to_probation(table: Table, state: WTinyLFUState, segment: int) -> None:
