@@ -103,8 +103,8 @@ VARIANTS = {
     "a hit that stays in T1": Variant(
         "arc",
         "_on_hit",
-        "state.where[node] = T2\n    state.counts[T2] += room",
-        "state.counts[state.where[node]] += room",
+        "state.where[node] = T2\n        state.counts[T2] += room",
+        "state.counts[T1] += room",
     ),
     "all of T1 remembered": Variant(
         "arc",

@@ -47,11 +47,12 @@ class ARCState(NamedTuple):
 
 
 def _on_hit(table: Table, state: ARCState, node: int, rank: int) -> None:
-    room = taken(table, node)
     state.touched[node] = rank
-    state.counts[state.where[node]] -= room
-    state.where[node] = T2
-    state.counts[T2] += room
+    if state.where[node] == T1:
+        room = taken(table, node)
+        state.counts[T1] -= room
+        state.where[node] = T2
+        state.counts[T2] += room
 
 
 def _enter(table: Table, state: ARCState, node: int) -> None:
