@@ -115,6 +115,9 @@ def _print_text(summary: dict[str, Any]) -> None:
     hits, total = summary["hit_tokens"], summary["total_tokens"]
     typer.echo(f"hit tokens  {hits:,} of {total:,} ({ratio('token_hit_ratio')})")
     typer.echo(f"evictions   {summary['evictions']:,}")
+    if summary.get("tuned"):
+        tuned = ", ".join(f"{name} {value:g}" for name, value in summary["tuned"].items())
+        typer.echo(f"tuned       {tuned.replace('since_request', 'since request')}")
     if "sample" in summary:
         typer.echo(f"sample      {sample_line(summary['sample'])}")
     if "engine" not in summary:

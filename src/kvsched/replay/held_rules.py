@@ -13,7 +13,7 @@ from kvsched.policy.base import Policy
 from kvsched.replay.engine import Rules
 from kvsched.replay.generated import Held, held_blocks, walk
 from kvsched.replay.loop import Counts, Decisions, Limits
-from kvsched.replay.run import Replay, check_capacity, cut, new_columns, new_limits, run_policy
+from kvsched.replay.run import Replay, check_capacity, cut, new_columns, new_limits, run_tuned
 from kvsched.trace.model import Trace
 
 
@@ -88,10 +88,11 @@ class HeldRules(Rules):
         limits = new_limits(held.limit, held.kept)
         if self.is_own(chosen):
             used = self.run_own(chosen, capacity, counts, log, limits, compiled)
+            tuned = None
         else:
-            used = run_policy(held.trace, chosen, capacity, counts, log, compiled, limits)
+            used, tuned = run_tuned(held.trace, chosen, capacity, counts, log, compiled, limits)
         kept = cut(log, counts) if decisions else None
-        return Replay(self.trace, chosen, capacity, *counts, int(used), kept, self, limits)
+        return Replay(self.trace, chosen, capacity, *counts, int(used), kept, self, limits, tuned)
 
     @functools.cached_property
     def _walked(self) -> tuple[NDArray[np.int32], NDArray[np.int32]]:

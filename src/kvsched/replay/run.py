@@ -15,11 +15,12 @@ from kvsched.foundation.errors import KvschedError, UsageError
 from kvsched.foundation.jit import bind, compilation_enabled
 from kvsched.foundation.notebook import facts
 from kvsched.kernel.table import empty_table
-from kvsched.policy.base import Policy, Setup
+from kvsched.policy.base import Policy, Setup, Tuned
 from kvsched.policy.lru import LRU
 from kvsched.policy.registry import fault_of, make
 from kvsched.replay.loop import Counts, Decisions, Limits, replay_loop
 from kvsched.replay.lru_runs import lru_replay
+from kvsched.replay.tuning import tune
 from kvsched.trace.model import Trace
 
 if TYPE_CHECKING:
@@ -53,6 +54,9 @@ class Replay:
     """The engine's rules it was replayed under; None: generic, every node stored and hit."""
     limits: Limits | None = None
     """What the rules let each request hit and store, and which they refused; None: generic."""
+    tuned: Tuned | None = None
+    """What was chosen where the policy has a parameter that is `auto`, and since when; None where
+    it has none, or nothing was chosen before the trace ended."""
 
     @functools.cached_property
     def request_hit_tokens(self) -> NDArray[np.int64]:
@@ -138,6 +142,18 @@ class Replay:
             "hit_tokens": self.hit_tokens,
             "total_tokens": self.total_tokens,
             "evictions": self.evictions,
+            **({"tuned": self.chosen} if self.policy.auto else {}),
+        }
+
+    @property
+    def chosen(self) -> dict[str, float] | None:
+        """The parameter that is `auto` by name, and the first request that the value decided."""
+        tunable = self.policy.tunable
+        if tunable is None or self.tuned is None:
+            return None
+        return {
+            tunable.parameter: self.tuned.value,
+            "since_request": self.tuned.since_request,
         }
 
     def __repr__(self) -> str:
@@ -207,19 +223,29 @@ def run_policy(
     decisions: Decisions,
     compiled: bool,
     limits: Limits | None = None,
+    requests: int | None = None,
 ) -> int:
     """Run the loop with a policy's hooks; fill ``counts`` and ``decisions``, return what is in use.
 
-    ``limits`` are an engine's. Raises UsageError for what a user's policy does wrong.
+    ``limits`` are an engine's; only the first ``requests`` run, all if None. Raises UsageError for
+    what a user's policy does wrong.
     """
     hit_limit = None if limits is None else limits.hit
     room = capacity + trace.slack
-    setup = Setup(trace.nodes, room, trace.unit_tokens, trace, hit_limit=hit_limit)
+    setup = Setup(
+        trace.nodes,
+        room,
+        trace.unit_tokens,
+        trace,
+        hit_limit=hit_limit,
+        usual_room=trace.usual_room,
+    )
     with _blamed_on(policy, "its prepare fails"):
         state = policy.prepare(setup)
     table = empty_table(trace.parent, trace.depth, trace.tokens, trace.room, trace.begins)
     loop = _bound(type(policy), compiled, trace.weighted, limits is not None)
-    arrays = (trace.time_s, trace.starts, trace.chains)
+    count = len(trace) if requests is None else requests
+    arrays = (trace.time_s[:count], trace.starts[: count + 1], trace.chains)
     with _blamed_on(policy, "its hooks fail"):
         used = loop(table, state, room, *arrays, counts, decisions, limits)
     if used < 0:
@@ -228,6 +254,28 @@ def run_policy(
             "evictable node: return a resident leaf outside the request's chain, or NONE"
         )
     return int(used)
+
+
+def run_tuned(
+    trace: Trace,
+    policy: Policy,
+    capacity: int,
+    counts: Counts,
+    decisions: Decisions,
+    compiled: bool,
+    limits: Limits | None = None,
+) -> tuple[int, Tuned | None]:
+    """Do what `run_policy` does, after choosing the parameter that is `auto`, if one is."""
+
+    def first(candidate: Policy, requests: int) -> Counts:
+        fresh, nothing = new_columns(len(trace), 0)
+        again = None if limits is None else new_limits(limits.hit, limits.kept)
+        run_policy(trace, candidate, capacity, fresh, nothing, compiled, again, requests)
+        return fresh
+
+    tuned = tune(trace, policy, first)
+    runs = policy if tuned is None else policy.with_tuned(tuned)
+    return run_policy(trace, runs, capacity, counts, decisions, compiled, limits), tuned
 
 
 def replay(
@@ -252,8 +300,9 @@ def replay(
     engine's own, lru without one. ``engine`` names the rules of what can be stored and hit
     (`kvsched.replay.engine`), under which generated tokens are stored unless ``cache_generated``
     is off. ``decisions=True`` keeps who left for whom. ``compiled=None`` compiles unless
-    KVSCHED_COMPILED=0; ``fast=False`` keeps LRU from its fast path. Cost: 2 to 100 ns a block
-    reference compiled; memory about 30 bytes a node. Raises UsageError for an unknown policy or
+    KVSCHED_COMPILED=0; ``fast=False`` keeps LRU from its fast path. A parameter that is ``auto``
+    is chosen by `kvsched.replay.tuning`. Cost: 2 to 100 ns a block reference compiled; memory
+    about 30 bytes a node. Raises UsageError for an unknown policy or
     engine, a policy that needs a column that the trace lacks, or an impossible capacity.
     """
     if engine != "generic":
@@ -268,11 +317,13 @@ def replay(
         compiled = compilation_enabled()
     counts, log = new_columns(len(trace), trace.references if decisions else 0)
     if type(chosen) is LRU and fast and not trace.weighted:
-        used = lru_replay(trace, capacity, counts, log, compiled)
+        used, tuned = lru_replay(trace, capacity, counts, log, compiled), None
     else:
-        used = run_policy(trace, chosen, capacity, counts, log, compiled)
+        used, tuned = run_tuned(trace, chosen, capacity, counts, log, compiled)
     kept = cut(log, counts) if decisions else None
-    return Replay(trace, chosen, capacity, *counts, min(int(used), capacity), kept)
+    return Replay(
+        trace, chosen, capacity, *counts, min(int(used), capacity), kept, None, None, tuned
+    )
 
 
 def new_columns(requests: int, room: int) -> tuple[Counts, Decisions]:

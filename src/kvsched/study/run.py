@@ -247,6 +247,7 @@ def _rows(plan: _Plan, here: dict[str, Replay], worths: dict[str, Worth | None])
                 gap_closed=(result.hit_tokens - lru) / (fit - lru) if fit > lru else None,
                 evictions=result.evictions,
                 prefill_seconds_saved=None if value is None else value.prefill_seconds_saved,
+                tuned=result.chosen,
             )
         )
     return rows
