@@ -44,7 +44,17 @@ def chat(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_help_names_every_command() -> None:
     shown = good("--help")
-    for command in ("trace", "replay", "curve", "study", "run", "policies", "models", "gpus"):
+    for command in (
+        "trace",
+        "replay",
+        "curve",
+        "study",
+        "run",
+        "policies",
+        "warm",
+        "models",
+        "gpus",
+    ):
         assert command in shown
 
 

@@ -7,7 +7,9 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from factory import make_trace
 
@@ -50,6 +52,90 @@ def test_the_digest_says_what_the_code_says(monkeypatch: pytest.MonkeyPatch) -> 
     assert digest(total, {"hook": doubled}) != plain
     monkeypatch.setattr(sys.modules[__name__], "STEP", 3)
     assert digest(total, {}) != plain
+
+
+def second(pair: tuple[int, float], at: int) -> float:
+    return pair[at]
+
+
+def mixed(count: int) -> float:
+    """Only a constant index picks from a tuple of unlike values."""
+    return second((count, 0.5), 1) + second((count, 0.5), 0)
+
+
+def sort_of(value: object) -> int:
+    return 1 if isinstance(value, bool) else 2
+
+
+def kinds(count: int) -> int:
+    return 10 * sort_of(count > 0) + sort_of(count)
+
+
+def wrapped(value: np.uint64) -> np.uint64:
+    return value - np.uint64(1)
+
+
+def unsigned(values: np.ndarray) -> np.uint64:
+    return wrapped(values[0])
+
+
+def squared(value: int) -> int:
+    return value * value
+
+
+def narrow(values: np.ndarray) -> int:
+    return squared(values[0]) + squared(3)
+
+
+def faulty(value: int) -> int:
+    if value > 2:
+        raise ValueError("too large")
+    return value
+
+
+def raising(count: int) -> int:
+    return faulty(count)
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache of the test's own, so that everything is compiled."""
+    monkeypatch.setenv("KVSCHED_CACHE_DIR", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.mark.usefixtures("cache")
+def test_a_part_takes_every_integer_as_the_widest_signed_one() -> None:
+    assert bind(mixed, None, True)(7) == 7.5
+    assert bind(kinds, None, True)(7) == 12
+    assert bind(unsigned, None, True)(np.zeros(1, np.uint64)) == 2**64 - 1
+    # 100,000 squared does not fit into 32 bits.
+    bound: Any = bind(narrow, None, True)
+    assert bound(np.array([100_000], np.int32)) == 10**10 + 9
+    part = bound.py_func.__globals__["squared"]
+    assert [str(types[0]) for types in part.overloads] == ["int64"]
+
+
+def test_what_a_part_raises_arrives(cache: Path) -> None:
+    for kept in (0, 1):
+        assert len(list(cache.rglob("*.nbc"))) == kept
+        assert bind(raising, None, True)(2) == 2
+        with pytest.raises(ValueError, match="too large"):
+            bind(raising, None, True)(3)
+
+
+@pytest.mark.usefixtures("cache")
+def test_a_part_is_no_machine_code_of_its_own() -> None:
+    bound: Any = bind(total, None, True)
+    assert bound(5) == 10
+    part = bound.py_func.__globals__["helper"]
+    assert part.signatures
+    assert all(
+        not each.library._codegen._engine.is_symbol_defined(each.fndesc.llvm_func_name)
+        for each in part.overloads.values()
+    )
+    whole = bound.overloads[bound.signatures[0]]
+    assert whole.library._codegen._engine.is_symbol_defined(whole.fndesc.llvm_func_name)
 
 
 PROGRAM = """

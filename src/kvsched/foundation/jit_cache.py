@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import pickle
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,19 @@ class _FolderLocator(_CacheLocator):
 
     def get_disambiguator(self) -> str:
         return ""
+
+
+@dataclass
+class Tally:
+    """What happened to the cache in this process."""
+
+    compiled: int = 0
+    """Functions that had to be compiled, parts and what Numba compiles for itself left out."""
+    kept: int = 0
+    """Those whose code was written to the disk."""
+
+
+TALLY = Tally()
 
 
 def folder_cache(function: Any, folder: Path) -> FunctionCache:
@@ -58,16 +72,19 @@ def folder_cache(function: Any, folder: Path) -> FunctionCache:
         def load_overload(self, sig: Any, target_context: Any) -> Any:
             """Return the cached code for ``sig``, or None to have it compiled."""
             try:
-                return super().load_overload(sig, target_context)
+                found = super().load_overload(sig, target_context)
             except Exception:  # noqa: BLE001  # damaged bytes may raise anything
                 with contextlib.suppress(OSError):
                     self.flush()
-                return None
+                found = None
+            TALLY.compiled += found is None
+            return found
 
         def save_overload(self, sig: Any, data: Any) -> None:
             """Keep the code; a full or read-only disk costs the next start, nothing else."""
             try:
                 super().save_overload(sig, data)
+                TALLY.kept += 1
             except OSError:
                 self.disable()
 

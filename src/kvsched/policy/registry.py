@@ -47,6 +47,11 @@ def names() -> list[str]:
     return [*_BUILT_IN, *sorted(offered - set(_BUILT_IN))]
 
 
+def built_in() -> list[str]:
+    """Names of the policies that come with kvsched."""
+    return list(_BUILT_IN)
+
+
 def find(reference: str) -> type[Policy]:
     """Return the class that ``reference`` names: NAME, module:Name or path.py:Name.
 

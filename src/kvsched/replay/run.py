@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvsched.foundation.errors import KvschedError, UsageError
-from kvsched.foundation.jit import bind, compilation_enabled
+from kvsched.foundation.jit import bind, compilation_enabled, is_kept
 from kvsched.foundation.notebook import facts
 from kvsched.kernel.table import empty_table
 from kvsched.policy.base import Policy, Setup, Tuned
@@ -213,6 +213,12 @@ def _bound(
         names = {**policy.hooks(), "weighted": weighted, "limited": limited}
         _loops[how] = bind(replay_loop, names, compiled)
     return _loops[how]
+
+
+def is_compiled(policy: type[Policy], weighted: bool, limited: bool = False) -> bool:
+    """Whether the loop with the policy's hooks is bound in this process, or kept on disk."""
+    names = {**policy.hooks(), "weighted": weighted, "limited": limited}
+    return (policy, True, weighted, limited) in _loops or is_kept(replay_loop, names)
 
 
 def run_policy(

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from kvsched.foundation.jit import hot
+from kvsched.foundation.jit import hot, is_kept
 from kvsched.replay.run import Replay
 from kvsched.study.result import Histogram, Prefix, Returned, Reuse, SeenOnce
 from kvsched.trace.model import Trace
@@ -62,6 +62,11 @@ def _runs(
             last[chains[at]] = request
             at += 1
     return found
+
+
+def is_compiled() -> bool:
+    """Whether the loops of this module are kept on disk; they are compiled together."""
+    return is_kept(_runs)
 
 
 def reuse_gaps(trace: Trace) -> Gaps:

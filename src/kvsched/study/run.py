@@ -36,6 +36,7 @@ from kvsched.study.recommend import best_row, parts_led, recommend
 from kvsched.study.result import PolicyRow, StudyResult
 from kvsched.study.resume import Partial
 from kvsched.study.reuse import hottest, returned, reuse_gaps, time_to_reuse
+from kvsched.study.warm import compile_ahead
 from kvsched.study.worth import Worth, worth
 from kvsched.trace.check import require_blocks
 from kvsched.trace.model import Trace
@@ -304,6 +305,8 @@ def study(
         capacity = msgspec.structs.replace(capacity, bytes_per_block=size)
     plan = _plan(trace, capacity, model, gpu, options)
     kept = None if partial is None else Partial(partial, _identity(plan))
+    limited = plan.rules.name != GENERIC
+    compile_ahead(plan.policies.values(), trace.weighted, options.threads, told, limited)
     here = _run_here(plan, told)
     grid = _run_grid(plan, here, kept, told)
     return _result(plan, here, grid, _errors(plan, grid, told))
