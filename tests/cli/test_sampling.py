@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
 import subprocess
 import sys
 from pathlib import Path
@@ -104,3 +106,45 @@ def test_wrong_use_is_one_line(chat: str, wrong: tuple[str, ...]) -> None:
     assert ended.stdout == ""
     assert len(ended.stderr.strip().splitlines()) == 1
     assert "--sample" in ended.stderr
+
+
+@pytest.fixture(scope="module")
+def rows(chat: str) -> str:
+    """The same requests as JSON lines, which are sampled as they are read."""
+    path = chat.replace(".kvtrace", ".jsonl.zst")
+    made = run("trace", "convert", chat, "-o", path)
+    assert made.returncode == 0, made.stderr
+    return path
+
+
+def test_a_file_of_rows_gives_what_the_whole_trace_gives(chat: str, rows: str) -> None:
+    asked = (*CAPACITY, "--policy", "lfu", "--sample", "1/10")
+    laid, sampled = told("replay", rows, *asked, "--block-size", "16"), told("replay", chat, *asked)
+    for name in ("sample", "hit_blocks", "hit_tokens", "total_blocks", "evictions"):
+        assert laid[name] == sampled[name]
+    other = told("replay", rows, *asked, "--block-size", "16", "--seed", "1")
+    assert other["hit_blocks"] != sampled["hit_blocks"]
+
+
+def test_auto_of_a_file_of_rows(chat: str, rows: str) -> None:
+    asked = (*CAPACITY, "--sample", "auto", "--sample-budget", "0.001")
+    laid, sampled = run("replay", rows, *asked, "--block-size", "16"), run("replay", chat, *asked)
+
+    def note(text: str) -> list[str]:
+        return [line for line in text.splitlines() if "auto took" in line]
+
+    assert len(note(laid.stderr)) == 1
+    assert note(laid.stderr) == note(sampled.stderr)
+
+
+def test_a_terminal_shows_reading_and_sampling(rows: str) -> None:
+    main, side = pty.openpty()
+    command = [sys.executable, "-m", "kvsched", "replay", rows, *CAPACITY, "--block-size", "16"]
+    subprocess.run(
+        [*command, "--sample", "1/10"], stdout=subprocess.DEVNULL, stderr=side, check=True
+    )
+    os.close(side)
+    shown = os.read(main, 1 << 16).decode()
+    os.close(main)
+    assert "reading" in shown
+    assert "sampling" in shown

@@ -72,7 +72,7 @@ def test_broken_sketches_are_seen() -> None:
     nodes = [node % 13 for node in range(200)]
     for before, after in (
         ("sketch.counters[row, cell] >>= 1", "sketch.counters[row, cell] >>= 2"),
-        ("sketch.counts[ADDED] >>= 1", "sketch.counts[ADDED] = 0"),
+        ("+= sketch.counts[HALF] - sketch.counts[SAMPLE]", "= 0"),
         ("if least < MOST:", "if least < MOST - 1:"),
         (">= sketch.counts[SAMPLE]", "> sketch.counts[SAMPLE]"),
     ):

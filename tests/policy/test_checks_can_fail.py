@@ -14,6 +14,7 @@ from factory import make_trace
 from heap_check import check_heap
 from mutants import edited
 
+from kvsched.foundation.jit import bind
 from kvsched.kernel import heap as heap_module
 from kvsched.kernel.heap import heap_peek
 from kvsched.policy.fifo import FIFO
@@ -184,8 +185,17 @@ PAST_A_HOLE = mutant(
     "        counts.hits[request] = int((resident[chains[low:high]] != 0).sum())\n",
 )
 HIT_UNSEEN = mutant("            on_hit(table, state, chains[at], ranks - at)\n", "")
-FORGETS_THE_PARENT = mutant(
-    "if children[orphan] == 0 and orphan != pinned:", "if children[orphan] == 0 and False:"
+FORGETS_THE_PARENT = bind(
+    loop_module.replay_loop,
+    {
+        "_evict": edited(
+            loop_module._evict,
+            loop_module,
+            "if table.children[orphan] == 0 and orphan != pinned:",
+            "if table.children[orphan] == 0 and False:",
+        )
+    },
+    compiled=False,
 )
 COUNTS_A_REFUSAL = mutant(
     "                if leaving == NONE:\n                    break\n",

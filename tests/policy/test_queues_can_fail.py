@@ -54,7 +54,7 @@ VARIANTS = {
         "sieve", "_on_insert", "if state.hand[AHEAD] == 0:", "if False:"
     ),
     "a queue with tails before heads": Variant(
-        "sieve", "_on_insert", "state.hand[FIRST] + table.depth[node]", "rank"
+        "sieve", "_on_insert", "state.hand[FIRST] + state.hand[NEXT] - 1 - rank", "rank"
     ),
     "a hit that moves": Variant(
         "sieve",
@@ -70,10 +70,13 @@ VARIANTS = {
         "s3fifo", "_into", "state.uses[node] = 0", "state.uses[node] += 0"
     ),
     "a ghost that is forgotten at once": Variant(
-        "s3fifo", "_on_insert", "counts[GHOST] > counts[GHOST_ROOM]", "counts[GHOST] > 0"
+        "s3fifo",
+        "_forget",
+        "state.counts[GHOST] > state.counts[GHOST_ROOM]",
+        "state.counts[GHOST] > 0",
     ),
     "a ghost that is never forgotten": Variant(
-        "s3fifo", "_on_insert", "counts[GHOST] > counts[GHOST_ROOM]", "counts[GHOST] > 1000"
+        "s3fifo", "_forget", "state.counts[GHOST] > state.counts[GHOST_ROOM]", "False"
     ),
     "ancestors left behind in small": Variant(
         "s3fifo", "_from_small", "above = table.parent[above]", "above = NONE"
@@ -89,38 +92,38 @@ VARIANTS = {
     ),
     "p in whole steps": Variant("arc", "_adapted", "max(1.0, two / one)", "max(1.0, two // one)"),
     "p that moves one way": Variant(
-        "arc", "_adapted", "max(0.0, target - max(1.0, one / two))", "target"
+        "arc", "_adapted", "max(0.0, target - size * max(1.0, one / two))", "target"
     ),
     "a tie that a ghost of B2 does not break": Variant(
         "arc", "_victim", "state.where[incoming] == B2 and", "False and"
     ),
     "ghosts of B1 that stay": Variant(
-        "arc",
-        "_on_evict",
-        "                _forget(state, B1)\n",
-        "                counts[B1] += 0\n",
+        "arc", "_on_insert", "counts[T1] + counts[B1] > capacity", "counts[B1] > 1000"
     ),
     "a hit that stays in T1": Variant(
         "arc",
         "_on_hit",
-        "state.where[node] = T2\n    state.counts[T2] += 1",
-        "state.counts[state.where[node]] += 1",
+        "state.where[node] = T2\n        state.counts[T2] += room",
+        "state.counts[T1] += room",
     ),
     "all of T1 remembered": Variant(
-        "arc", "_on_evict", "remembered = bool(counts[T1] < capacity)", "remembered = True"
+        "arc",
+        "_on_insert",
+        "while counts[T1] + counts[B1] > capacity",
+        "while counts[B1] > 0 and counts[T1] + counts[B1] > capacity + 1",
     ),
     "a tie that the newcomer wins": Variant(
         "wtinylfu", "_victim", "<= sketch_count", "< sketch_count"
     ),
     "a miss that is not counted": Variant(
-        "wtinylfu", "_on_insert", "    _count(state, node, rank)\n", ""
+        "wtinylfu", "_on_insert", "    _count(table, state, node, rank)\n", ""
     ),
     "a touch counted twice": Variant("wtinylfu", "_count", "state.counts[COUNTED] != rank", "True"),
     "a protected segment without a limit": Variant(
         "wtinylfu",
         "_put",
-        "if state.counts[segment] > state.counts[ROOM + segment]:",
-        "if segment == WINDOW and state.counts[segment] > state.counts[ROOM]:",
+        "while state.counts[segment] > state.counts[ROOM + segment]:",
+        "while segment == WINDOW and state.counts[segment] > state.counts[ROOM]:",
     ),
     "a cursor that stays on what moved": Variant(
         "wtinylfu", "_to_probation", "if node == state.cursor[segment]:", "if False:"
@@ -128,12 +131,20 @@ VARIANTS = {
     "no protected segment asked": Variant(
         "wtinylfu", "_victim", "rival = lane_first(state.lanes, PROTECTED)", "rival = NONE"
     ),
-    "shallow kept": Variant("marconi", "_victim", "* flops +", "* -flops +"),
+    "shallow kept": Variant(
+        "marconi", "_victim", "state.clock[ALPHA] * flops", "-state.clock[ALPHA] * flops"
+    ),
     "recency as it is": Variant(
         "marconi",
         "_victim",
-        "_share(_recency(state, node), oldest, newest)",
-        "_recency(state, node)",
+        "_share(state.likeness[lane, RECENCY], oldest, newest)",
+        "state.likeness[lane, RECENCY]",
+    ),
+    "a head that is not looked at again": Variant(
+        "marconi", "_enter", "    state.heads[lane] = STALE\n", ""
+    ),
+    "an age that stays while the head does": Variant(
+        "marconi", "_begin", "state.heads[lane] = STALE", "pass"
     ),
     "classes too wide": Variant("marconi", "_class_of", "depth >= 8", "depth >= 2"),
     "an age that a hit does not start again": Variant(
@@ -142,13 +153,16 @@ VARIANTS = {
     "one class for all": Variant(
         "wild", "_on_touch", "kind = state.request_kind[int(state.clock[REQUEST])]", "kind = 0"
     ),
+    "a chance that is not worked out again": Variant(
+        "wild", "_begin", "        state.heads[kind] = STALE\n", ""
+    ),
     "a life that is not learnt": Variant(
         "wild", "_begin", "if clock[LEFT] > 0.0:", "if clock[LEFT] > 1e9:"
     ),
     "reuses not counted": Variant(
         "wild",
         "_on_touch",
-        "state.learnt[before, REUSES] += 1.0",
+        "state.learnt[before, REUSES] += weight",
         "state.learnt[before, REUSES] += 0.0",
     ),
     "heads first": Variant(
@@ -245,8 +259,8 @@ def test_a_second_call_names_the_same_victim(name: str) -> None:
 class BySeen(queue_oracle.Wild):
     """A node's class is how often it was used, up to eight times."""
 
-    def __init__(self, work: Any, capacity: int) -> None:
-        super().__init__(work, capacity)
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
         self.seen: dict[int, int] = {}
 
     def kind_of(self, node: int) -> queue_oracle.Place:

@@ -1,12 +1,14 @@
 """Policies with queues again, slow and plain, each kept to what can leave as its docstring says.
 
 Nothing of kvsched runs here. Queues are sorted lists; what a policy's hand may see is asked anew
-at every step. On chains of one block each is the published algorithm.
+at every step. On chains of one block each is the published algorithm. Where nodes take different
+room every queue is measured by it, and shares of the capacity are whole usual nodes.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Sequence
 
 from oracle import Step, Workload
 
@@ -16,10 +18,20 @@ Place = tuple[int, ...]
 class Queues:
     """One policy's memory; ``now`` and the node's depth are all that it is told of a request."""
 
-    def __init__(self, work: Workload, capacity: int) -> None:
+    def __init__(self, work: Workload, capacity: int, size: Sequence[int], usual: int) -> None:
         self.work = work
         self.capacity = capacity
+        self.size = size
+        self.usual = usual
+        """What a node takes on average."""
         self.now = 0
+
+    def share(self, of: int, part: float) -> int:
+        """A part of ``of`` in usual nodes, rounded down, as room."""
+        return int(of // self.usual * part) * self.usual
+
+    def sum(self, nodes: Iterable[int]) -> int:
+        return sum(self.size[node] for node in nodes)
 
     def depth(self, node: int) -> int:
         above = self.work.parent[node]
@@ -28,6 +40,8 @@ class Queues:
     def touch(self, node: int) -> Place:
         """The order of touches: by request, a deeper node before a shallower one."""
         return (self.now, -self.depth(node))
+
+    def begin(self) -> None: ...
 
     def hit(self, node: int) -> None: ...
 
@@ -41,8 +55,8 @@ class Queues:
 
 
 class Sieve(Queues):
-    def __init__(self, work: Workload, capacity: int) -> None:
-        super().__init__(work, capacity)
+    def __init__(self, work: Workload, capacity: int, size: Sequence[int], usual: int) -> None:
+        super().__init__(work, capacity, size, usual)
         self.queue: list[int] = []
         self.visited: set[int] = set()
         self.hand = 0
@@ -75,13 +89,13 @@ class Sieve(Queues):
 
 
 class S3FIFO(Queues):
-    def __init__(self, work: Workload, capacity: int) -> None:
-        super().__init__(work, capacity)
+    def __init__(self, work: Workload, capacity: int, size: Sequence[int], usual: int) -> None:
+        super().__init__(work, capacity, size, usual)
         self.small: dict[int, Place] = {}
         self.main: dict[int, Place] = {}
         self.ghost: list[int] = []
         self.freq: dict[int, int] = {}
-        self.share = max(1, capacity // 10)
+        self.room = max(usual, self.share(capacity, 0.1))
         self.moves = 0
 
     def hit(self, node: int) -> None:
@@ -115,7 +129,7 @@ class S3FIFO(Queues):
 
     def choose(self, free: set[int], incoming: int) -> int:
         turns = [self.of_small, self.of_main]
-        if len(self.small) < self.share:
+        if self.sum(self.small) < self.room:
             turns.insert(0, self.of_main)
         return next(node for turn in turns if (node := turn(free)) is not None)
 
@@ -140,73 +154,85 @@ class S3FIFO(Queues):
                 above = self.work.parent[above]
         else:
             self.small[node] = place
-        while len(self.ghost) > self.capacity - self.share:
+        self.forget()
+
+    def forget(self) -> None:
+        while self.sum(self.ghost) > max(0, self.share(self.capacity, 1.0) - self.room):
             self.ghost.pop(0)
+
+    def begin(self) -> None:
+        self.forget()
 
 
 class ARC(Queues):
-    def __init__(self, work: Workload, capacity: int) -> None:
-        super().__init__(work, capacity)
+    """p is in usual nodes."""
+
+    def __init__(self, work: Workload, capacity: int, size: Sequence[int], usual: int) -> None:
+        super().__init__(work, capacity, size, usual)
         self.t1: dict[int, Place] = {}
         self.t2: dict[int, Place] = {}
         self.b1: list[int] = []
         self.b2: list[int] = []
         self.p = 0.0
+        self.next: tuple[int, int, float] = (-1, -1, 0.0)
+        """Request and node to be stored, and what p is then."""
 
     def hit(self, node: int) -> None:
         self.t1.pop(node, None)
         self.t2[node] = self.touch(node)
 
-    def choose(self, free: set[int], incoming: int) -> int:
+    def adapted(self, incoming: int) -> float:
+        if self.next[:2] == (self.now, incoming):
+            return self.next[2]
+        p, weight = self.p, self.size[incoming] / self.usual
+        one, two = self.sum(self.b1), self.sum(self.b2)
         if incoming in self.b1:
-            delta = 1 if len(self.b1) >= len(self.b2) else len(self.b2) / len(self.b1)
-            self.p = min(self.p + delta, self.capacity)
+            p = min(p + weight * (1 if one >= two else two / one), self.capacity / self.usual)
         elif incoming in self.b2:
-            delta = 1 if len(self.b2) >= len(self.b1) else len(self.b1) / len(self.b2)
-            self.p = max(self.p - delta, 0)
-        size = len(self.t1)
-        if incoming in self.b2:
-            from_t1 = size >= 1 and size >= self.p
-        else:
-            from_t1 = size > self.p or (size == self.capacity and incoming not in self.b1)
+            p = max(p - weight * (1 if two >= one else one / two), 0)
+        self.next = (self.now, incoming, p)
+        return p
+
+    def choose(self, free: set[int], incoming: int) -> int:
+        p = self.adapted(incoming)
+        size = self.sum(self.t1) / self.usual
+        from_t1 = size > p or (incoming in self.b2 and len(self.t1) > 0 and size == p)
         one = [node for node in sorted(self.t1, key=self.t1.__getitem__) if node in free]
         two = [node for node in sorted(self.t2, key=self.t2.__getitem__) if node in free]
         return (one + two if from_t1 else two + one)[0]
 
     def drop(self, node: int, incoming: int) -> None:
-        forgotten = False
-        if incoming not in self.b1 and incoming not in self.b2:
-            both = len(self.t1) + len(self.b1)
-            if both == self.capacity:
-                forgotten = len(self.t1) == self.capacity
-                if not forgotten:
-                    self.b1.pop(0)
-            elif both + len(self.t2) + len(self.b2) >= 2 * self.capacity:
-                self.b2.pop(0)
-        ghosts = self.b1 if node in self.t1 else self.b2
+        (self.b1 if node in self.t1 else self.b2).append(node)
         self.t1.pop(node, None)
         self.t2.pop(node, None)
-        if not forgotten:
-            ghosts.append(node)
 
     def store(self, node: int, free: set[int]) -> None:
         seen = node in self.b1 or node in self.b2
+        if seen:
+            self.p = self.adapted(node)
         for ghosts in (self.b1, self.b2):
             if node in ghosts:
                 ghosts.remove(node)
         (self.t2 if seen else self.t1)[node] = self.touch(node)
+        while self.sum(self.t1) + self.sum(self.b1) > self.capacity:
+            self.b1.pop(0)
+        both = self.sum(self.t1) + self.sum(self.t2)
+        while both + self.sum(self.b1) + self.sum(self.b2) > 2 * self.capacity:
+            self.b2.pop(0)
 
 
 class WTinyLFU(Queues):
     """Counts exactly, where the policy has a sketch: the same for nodes this few."""
 
-    def __init__(self, work: Workload, capacity: int) -> None:
-        super().__init__(work, capacity)
+    def __init__(self, work: Workload, capacity: int, size: Sequence[int], usual: int) -> None:
+        super().__init__(work, capacity, size, usual)
         self.window: dict[int, Place] = {}
         self.probation: list[int] = []
         self.protected: dict[int, Place] = {}
-        self.room = max(1, capacity // 100)
-        self.kept = int((capacity - self.room) * 0.8)
+        whole = max(usual, self.share(capacity, 1.0))
+        self.room = max(usual, self.share(capacity, 0.01))
+        self.kept = self.share(whole - self.room, 0.8)
+        self.sample = 10 * (whole // usual)
         self.counted: dict[int, int] = {}
         self.added = 0
         self.last: Place = ()
@@ -216,13 +242,13 @@ class WTinyLFU(Queues):
             return
         self.last = (self.now, node)
         self.counted[node] = min(15, self.counted.get(node, 0) + 1)
-        self.added += 1
-        if self.added == 10 * self.capacity:
-            self.added //= 2
+        self.added += self.size[node]
+        if self.added >= self.sample * self.usual:
+            self.added -= (self.sample - self.sample // 2) * self.usual
             self.counted = {node: uses // 2 for node, uses in self.counted.items()}
 
     def shift(self, queue: dict[int, Place], room: int) -> None:
-        while len(queue) > room:
+        while self.sum(queue) > room:
             last = min(queue, key=queue.__getitem__)
             del queue[last]
             self.probation.append(last)
@@ -262,8 +288,8 @@ class WTinyLFU(Queues):
 class Marconi(Queues):
     """The oldest of each class of depths, compared by the paper's score."""
 
-    def __init__(self, work: Workload, capacity: int) -> None:
-        super().__init__(work, capacity)
+    def __init__(self, work: Workload, capacity: int, size: Sequence[int], usual: int) -> None:
+        super().__init__(work, capacity, size, usual)
         self.last: dict[int, tuple[float, Place]] = {}
 
     def hit(self, node: int) -> None:
@@ -291,19 +317,23 @@ class Marconi(Queues):
 
         return min(
             heads.values(),
-            key=lambda n: (0.1 * norm(flops, n) + norm(recency, n), self.last[n][1]),
+            key=lambda n: (self.alpha() * norm(flops, n) + norm(recency, n), self.last[n][1]),
         )
+
+    def alpha(self) -> float:
+        return 0.1
 
 
 class Wild(Queues):
     """All candidates compared: within a class the oldest is the least likely."""
 
-    def __init__(self, work: Workload, capacity: int) -> None:
-        super().__init__(work, capacity)
+    def __init__(self, work: Workload, capacity: int, size: Sequence[int], usual: int) -> None:
+        super().__init__(work, capacity, size, usual)
         self.last: dict[int, tuple[float, Place]] = {}
         self.kind: dict[int, Place] = {}
-        self.uses: dict[Place, int] = {}
-        self.gaps: dict[Place, list[float]] = {}
+        self.uses: dict[Place, float] = {}
+        self.gaps: dict[Place, list[tuple[float, float]]] = {}
+        """Weight of the node, and seconds to its reuse."""
         self.life = 0.0
         self.left = 0
         self.learnt: dict[Place, tuple[float, float]] = {}
@@ -321,16 +351,20 @@ class Wild(Queues):
         self.life_s, self.had_left = self.life, self.left > 0
         for kind in {*self.uses, *self.kind.values()}:
             gaps = self.gaps.get(kind, [])
-            share = (len(gaps) + 1) / (self.uses[kind] + 2)
-            self.learnt[kind] = (share, (len(gaps) + 1) / (sum(gaps) + 60))
+            weight = sum(each for each, _ in gaps)
+            share = (weight + 1) / (self.uses[kind] + 2)
+            seconds = sum(each * gap for each, gap in gaps)
+            self.learnt[kind] = (share, (weight + 1) / (seconds + 60))
 
     def hit(self, node: int) -> None:
         self.learn()
         time = self.work.time_s[self.now]
+        weight = self.size[node] / self.usual
         if node in self.last:
-            self.gaps.setdefault(self.kind[node], []).append(time - self.last[node][0])
+            gap = time - self.last[node][0]
+            self.gaps.setdefault(self.kind[node], []).append((weight, gap))
         kind = self.kind_of(node)
-        self.uses[kind] = self.uses.get(kind, 0) + 1
+        self.uses[kind] = self.uses.get(kind, 0) + weight
         self.kind[node] = kind
         self.last[node] = (time, self.touch(node))
 
@@ -350,8 +384,10 @@ class Wild(Queues):
         return min(free, key=lambda n: (self.chance(n), -self.depth(n), self.last[n][1]))
 
     def drop(self, node: int, incoming: int) -> None:
-        self.left = min(self.left + 1, self.capacity)
-        self.life += (self.work.time_s[self.now] - self.last[node][0] - self.life) / self.left
+        room = self.size[node]
+        self.left = min(self.left + room, self.capacity)
+        age = self.work.time_s[self.now] - self.last[node][0]
+        self.life += (age - self.life) / (self.left / room)
 
 
 QUEUES: dict[str, type[Queues]] = {
@@ -364,13 +400,20 @@ QUEUES: dict[str, type[Queues]] = {
 }
 
 
-def replay(work: Workload, policy: str, capacity: int) -> list[Step]:
-    """Replay one request after another; return what each did."""
-    queues = QUEUES[policy](work, capacity)
+def replay(
+    work: Workload, policy: str, capacity: int, room: Sequence[int] = (), usual: int = 1
+) -> list[Step]:
+    """Replay one request after another; return what each did.
+
+    ``room``: what each node takes of the capacity, 1 if empty; ``usual``: on average.
+    """
+    size = room or [1] * len(work.tokens)
+    queues = QUEUES[policy](work, capacity, size, usual)
     held: set[int] = set()
     steps = []
     for now, chain in enumerate(work.chains):
         queues.now = now
+        queues.begin()
         hits = 0
         while hits < len(chain) and chain[hits] in held:
             queues.hit(chain[hits])
@@ -379,15 +422,19 @@ def replay(work: Workload, policy: str, capacity: int) -> list[Step]:
         at = hits
         while at < len(chain):
             incoming = chain[at]
-            if len(held) == capacity:
+            fits = size[incoming] <= capacity
+            while fits and queues.sum(held) + size[incoming] > capacity:
                 free = held - {work.parent[node] for node in held} - set(chain)
-                if not free:
+                fits = bool(free)
+                if not fits:
                     break
                 victim = queues.choose(free, incoming)
                 assert victim in free
                 queues.drop(victim, incoming)
                 held.remove(victim)
                 evicted.append(victim)
+            if not fits:
+                break
             queues.store(incoming, held - {work.parent[node] for node in held} - set(chain))
             held.add(incoming)
             at += 1

@@ -7,6 +7,7 @@ import dataclasses
 import numpy as np
 import oracle
 import pytest
+import queue_oracle
 from factory import make_trace, traces, workload_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -40,7 +41,17 @@ SIZES = st.lists(st.integers(1, 9), min_size=1, max_size=5)
 WORK = {"trace": traces(requests=25, length=6), "sizes": SIZES, "capacity": st.integers(1, 40)}
 
 
-@pytest.mark.parametrize("name", sorted(oracle.KEYS))
+def steps_of(
+    trace: Trace, name: str, capacity: int, room: list[int], usual: int
+) -> list[oracle.Step]:
+    """What the plain reference of ``name`` does with nodes that take ``room``."""
+    if name in queue_oracle.QUEUES:
+        return queue_oracle.replay(workload_of(trace), name, capacity, room, usual)
+    assert room == trace.tokens.tolist()
+    return oracle.replay(workload_of(trace), name, capacity, 1, weighted=True)
+
+
+@pytest.mark.parametrize("name", sorted([*oracle.KEYS, *queue_oracle.QUEUES]))
 @settings(deadline=None, max_examples=60, derandomize=True)
 @given(**WORK)
 def test_replay_equals_the_definition(
@@ -48,7 +59,7 @@ def test_replay_equals_the_definition(
 ) -> None:
     work = unequal(trace, sizes)
     assert structural_fault(work) is None
-    steps = oracle.replay(workload_of(work), name, capacity, 1, weighted=True)
+    steps = steps_of(work, name, capacity, work.tokens.tolist(), work.usual_room)
     found = replay(work, name, capacity, decisions=True, compiled=False)
     assert found.decisions is not None
     assert found.request_hits.tolist() == [step.hits for step in steps]
@@ -57,7 +68,7 @@ def test_replay_equals_the_definition(
     assert found.resident_blocks <= capacity
 
 
-@pytest.mark.parametrize("name", ["lru", "opt"])
+@pytest.mark.parametrize("name", ["lru", "opt", *queue_oracle.QUEUES])
 @settings(deadline=None, max_examples=30, derandomize=True)
 @given(**WORK)
 def test_compiled_equals_plain(name: str, trace: Trace, sizes: list[int], capacity: int) -> None:

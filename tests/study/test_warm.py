@@ -21,7 +21,7 @@ from kvsched.foundation.errors import KvschedError, UsageError
 from kvsched.policy.registry import built_in, make
 from kvsched.study import warm as module
 from kvsched.study.run import Options, study
-from kvsched.study.warm import compile_ahead, do_job, tiny_trace, warm
+from kvsched.study.warm import KINDS, compile_ahead, do_job, tiny_trace, warm
 from kvsched.trace.generate import generate, preset
 
 pytestmark = pytest.mark.skipif(
@@ -111,7 +111,7 @@ def test_every_loop_of_the_package_is_warmed(warmed: Path, monkeypatch: pytest.M
 def test_every_policy_runs_on_the_tiny_trace(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Plain, so that it is quick: the trace has every column that a policy may need."""
     monkeypatch.setattr(module, "replay", lambda *a, **k: kvsched.replay(*a, **k, compiled=False))
-    for kind in ("blocks", "tokens"):
+    for kind in KINDS:
         assert set(do_job(f"{kind} {name}")) == {"compiled", "kept"}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -183,6 +184,27 @@ class TraceOptions:
 
 
 @dataclass(frozen=True)
+class EngineOptions:
+    """Whose rules say what can be stored and hit."""
+
+    engine: Annotated[
+        str,
+        typer.Option(
+            "--engine",
+            metavar="generic|vllm|sglang",
+            help="Whose rules say what can be stored and hit, and whose policy is the default.",
+        ),
+    ] = "generic"
+    cache_generated: Annotated[
+        bool,
+        typer.Option(
+            "--cache-generated/--no-cache-generated",
+            help="Whether the engine stores the blocks that decoding fills.",
+        ),
+    ] = True
+
+
+@dataclass(frozen=True)
 class CapacityOptions:
     """The capacity as the user gave it."""
 
@@ -216,11 +238,24 @@ def open_trace(source: TraceOptions) -> Trace:
         from kvsched.trace.generate import generate
 
         return generate(_preset(source), source.seed)
-    from kvsched.cli.progress import reading
-    from kvsched.trace.load import load_trace
+    trace = _read(source)
+    _say_notes(trace)
+    return trace
 
-    with reading(source.trace) as told:
-        trace = load_trace(
+
+def _say_notes(trace: Trace) -> None:
+    for note in trace.origin.notes:
+        typer.echo(f"note: {note}", err=True)
+
+
+def _read(source: TraceOptions, rate: Callable[[int], int] | None = None) -> Trace:
+    """Read the trace's file or folder; with ``rate``, the sample that is told by it."""
+    from kvsched.cli.progress import working
+    from kvsched.trace.load import load_trace
+    from kvsched.trace.reading import Sampling
+
+    with working(f"reading {source.trace}", f"sampling {source.trace}") as (reading, sampling):
+        return load_trace(
             source.trace,
             split_format(source.format)[1],
             time_unit=source.time_unit,
@@ -233,11 +268,9 @@ def open_trace(source: TraceOptions) -> Trace:
             bytes_per_token=source.bytes_per_token,
             skip_bad_rows=source.skip_bad_rows,
             columns=source.columns,
-            progress=told,
+            progress=reading,
+            sampling=None if rate is None else Sampling(rate, source.seed, sampling),
         )
-    for note in trace.origin.notes:
-        typer.echo(f"note: {note}", err=True)
-    return trace
 
 
 def _preset(source: TraceOptions) -> Workload:
@@ -252,26 +285,23 @@ def open_sampled(source: TraceOptions, asked: SampleOptions, replays: int) -> Tr
     if asked.sample is None:
         return open_trace(source)
     from kvsched.replay.sampling import one_in_for, parse_sample
-    from kvsched.trace.check import require_blocks
-    from kvsched.trace.sample import sample
 
     one_in = parse_sample(asked.sample)
     one_in_for(1, 1, asked.sample_budget)
 
     def rate(references: int) -> int:
-        if one_in is not None:
-            return one_in
-        chosen = one_in_for(references, replays, asked.sample_budget)
-        typer.echo(f"note: --sample auto took 1/{chosen}", err=True)
-        return chosen
+        return one_in or one_in_for(references, replays, asked.sample_budget)
 
     if source.trace.startswith(PRESET):
         from kvsched.trace.generate import generate_sampled
 
-        return generate_sampled(_preset(source), source.seed, rate)
-    trace = open_trace(source)
-    require_blocks(trace)
-    return sample(trace, rate(trace.references), source.seed)
+        trace: Trace = generate_sampled(_preset(source), source.seed, rate)
+    else:
+        trace = _read(source, rate)
+        _say_notes(trace)
+    if one_in is None:
+        typer.echo(f"note: --sample auto took 1/{rate(trace.total_references)}", err=True)
+    return trace
 
 
 def find_hardware(options: CapacityOptions) -> tuple[Model | None, Accelerator | None]:

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import sys
 from collections.abc import Callable, Iterator
 
+Told = Callable[[int, int], None]
+"""Called with the work done and in all."""
+
 
 @contextlib.contextmanager
-def reading(name: str) -> Iterator[Callable[[int, int], None] | None]:
-    """Show how much of a file is read, if stderr is a terminal. Yields what to tell, or None."""
+def working(*names: str) -> Iterator[tuple[Told | None, ...]]:
+    """Show a bar for each thing that is done, if stderr is a terminal. Yields what to tell."""
     if not sys.stderr.isatty():
-        yield None
+        yield (None,) * len(names)
         return
     with steps() as told:
-        yield lambda done, total: told(f"reading {name}", done, total)
+        yield tuple(functools.partial(told, name) for name in names)
 
 
 def _silent(_name: str, _done: int, _total: int) -> None:

@@ -9,6 +9,7 @@ import typer
 from kvsched.cli.groups import spread
 from kvsched.cli.options import (
     CapacityOptions,
+    EngineOptions,
     SampleOptions,
     TraceOptions,
     find_capacity,
@@ -20,11 +21,12 @@ from kvsched.cli.options import (
 from kvsched.foundation.errors import UsageError
 
 PolicyName = Annotated[
-    str,
+    str | None,
     typer.Option(
         "--policy",
         metavar="NAME[:PARAMETER=VALUE]|path.py:Name|module:Name",
         help="The eviction policy; `kvsched policies` lists them.",
+        show_default="the engine's own; lru for generic",
     ),
 ]
 
@@ -33,8 +35,9 @@ PolicyName = Annotated[
 def command(
     source: TraceOptions,
     asked: CapacityOptions,
+    rules: EngineOptions,
     sampling: SampleOptions,
-    policy: PolicyName = "lru",
+    policy: PolicyName = None,
     per_request: Annotated[
         str | None,
         typer.Option("--per-request", help="Write a row a request to this .jsonl or .csv file."),
@@ -49,8 +52,7 @@ def command(
 ) -> None:
     """Replay a trace, one request after another, and count what a policy hits."""
     from kvsched.cli.rows import check_rows_file, decision_rows, request_rows, write_rows
-    from kvsched.policy.registry import make
-    from kvsched.replay.run import replay
+    from kvsched.replay.engine import find_engine
     from kvsched.trace.check import require_blocks
 
     for file in (per_request, dump_decisions):
@@ -61,7 +63,8 @@ def command(
         raise UsageError(
             "--sample says nothing of single requests: leave out --per-request and --dump-decisions"
         )
-    chosen = make(policy)
+    engine = find_engine(rules.engine)
+    chosen = engine.policy(policy)
     found_model, found_gpu = find_hardware(asked)
     opened = open_sampled(source, sampling, 1)
     require_blocks(opened)
@@ -71,7 +74,9 @@ def command(
             "name a capacity: --capacity-blocks, --capacity-tokens, --capacity-gib with --model, "
             "or --gpu with --model"
         )
-    result = replay(opened, chosen, capacity.blocks, decisions=dump_decisions is not None)
+    result = engine(opened, cache_generated=rules.cache_generated).replay(
+        chosen, capacity.blocks, decisions=dump_decisions is not None
+    )
     files = []
     if per_request is not None:
         files.append((per_request, request_rows(result)))
@@ -110,6 +115,18 @@ def _print_text(summary: dict[str, Any]) -> None:
     hits, total = summary["hit_tokens"], summary["total_tokens"]
     typer.echo(f"hit tokens  {hits:,} of {total:,} ({ratio('token_hit_ratio')})")
     typer.echo(f"evictions   {summary['evictions']:,}")
+    if summary.get("tuned"):
+        tuned = ", ".join(f"{name} {value:g}" for name, value in summary["tuned"].items())
+        typer.echo(f"tuned       {tuned.replace('since_request', 'since request')}")
     if "sample" in summary:
         typer.echo(f"sample      {sample_line(summary['sample'])}")
-    typer.echo("Sequential replay; a hit is the longest resident prefix; the partial tail counts.")
+    if "engine" not in summary:
+        typer.echo(
+            "Sequential replay; a hit is the longest resident prefix; the partial tail counts."
+        )
+        return
+    typer.echo(f"refused     {summary['refused'] or 'none'}")
+    typer.echo("Sequential replay; a hit is the longest resident prefix that the rules allow.")
+    for name in ("engine", "generated_tokens_cached", "duplicates"):
+        if name in summary["definitions"]:
+            typer.echo(f"{name.replace('_', ' ')}: {summary['definitions'][name]}")

@@ -79,6 +79,9 @@ def request_rows(result: Replay) -> Rows:
         "tenant",
     ]
 
+    if result.rules is not None:
+        names.append("refused")
+
     def labels(column: Any) -> Iterator[str | None]:
         for code in [-1] * len(trace) if column is None else column.codes.tolist():
             yield None if code < 0 else column.names[code]
@@ -94,13 +97,17 @@ def request_rows(result: Replay) -> Rows:
         result.request_evictions.tolist(),
         labels(trace.session),
         labels(trace.tenant),
+        *([] if result.rules is None else [result.request_refused.tolist()]),
         strict=True,
     )
     return names, rows
 
 
 def decision_rows(result: Replay) -> Rows:
-    """Return a row an eviction, in order: who left, when, and for whom."""
+    """Return a row an eviction, in order: who left, when, and for whom.
+
+    A block that no prompt names (generated, or room of a running request) has no key.
+    """
     import numpy as np
 
     trace, decisions = result.trace, result.decisions
@@ -116,16 +123,22 @@ def decision_rows(result: Replay) -> Rows:
         "incoming_node",
         "incoming_key",
     ]
+    held = result.held_trace
+
+    def keys(nodes: Any) -> Iterator[int | None]:
+        for node, key in zip(nodes.tolist(), held.key[nodes].tolist(), strict=True):
+            yield key if node < trace.nodes else None
+
     request = np.repeat(np.arange(len(trace)), result.request_evictions)
     rows = zip(
         range(len(request)),
         request.tolist(),
         trace.time_s[request].tolist(),
         decisions.victim.tolist(),
-        trace.key[decisions.victim].tolist(),
-        trace.depth[decisions.victim].tolist(),
+        keys(decisions.victim),
+        held.depth[decisions.victim].tolist(),
         decisions.incoming.tolist(),
-        trace.key[decisions.incoming].tolist(),
+        keys(decisions.incoming),
         strict=True,
     )
     return names, rows

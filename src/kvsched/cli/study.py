@@ -15,6 +15,7 @@ from kvsched.cli.groups import spread
 from kvsched.cli.options import (
     PRESET,
     CapacityOptions,
+    EngineOptions,
     Format,
     Sample,
     SampleBudget,
@@ -38,12 +39,17 @@ if TYPE_CHECKING:
 
 
 @dataclasses.dataclass(frozen=True)
-class StudyOptions:
+class StudyOptions(EngineOptions):
     """What to ask of the trace."""
 
     policy: Annotated[
-        str, typer.Option("--policy", help="Your engine's policy: its misses are explained.")
-    ] = "lru"
+        str | None,
+        typer.Option(
+            "--policy",
+            help="Your engine's policy: its misses are explained.",
+            show_default="the engine's own; lru for generic",
+        ),
+    ] = None
     policies: Annotated[
         str | None,
         typer.Option(
@@ -193,6 +199,8 @@ def _options(source: TraceOptions, asked: CapacityOptions, how: StudyOptions) ->
     return Options(
         policies=how.names(),
         policy=how.policy,
+        engine=how.engine,
+        cache_generated=how.cache_generated,
         points=how.points,
         batch=how.batch,
         efficiency=how.efficiency,

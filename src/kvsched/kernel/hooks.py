@@ -30,6 +30,9 @@ always ends in a leaf says False and pays for neither."""
 weighted = False
 """Whether a node takes as much of the capacity as its room in the table says, and not 1."""
 
+limited = False
+"""Whether an engine's rules limit what a request can hit and store."""
+
 
 def begin(table: Table, state: Any, request: int, now: float, last_rank: int) -> None:
     """A request begins at ``now`` seconds; the root of its chain will get rank ``last_rank``."""

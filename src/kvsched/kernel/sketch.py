@@ -17,6 +17,7 @@ SHIFTS = (12_345, 1_013_904_223, 1_289_706_101, 12_820_163)
 
 ADDED = 0
 SAMPLE = 1
+HALF = 2
 
 
 class Sketch(NamedTuple):
@@ -25,13 +26,18 @@ class Sketch(NamedTuple):
     counters: NDArray[np.uint8]
     """(4, W) with W a power of two."""
     counts: NDArray[np.int64]
-    """(2,) additions since the last ageing, and at how many the next comes."""
+    """(3,) weight of the additions since the last ageing, at how much the next comes, and how much
+    of that is left then."""
 
 
-def empty_sketch(counters: int, sample: int) -> Sketch:
-    """Return a sketch of ``counters`` or more that ages at ``sample`` additions. O(counters)."""
+def empty_sketch(counters: int, sample: int, unit: int = 1) -> Sketch:
+    """Return a sketch of ``counters`` or more that ages at ``sample`` additions. O(counters).
+
+    ``unit``: the weight of a usual addition.
+    """
     width = max(LEAST_WIDTH, 1 << (max(counters, 1) // ROWS - 1).bit_length())
-    return Sketch(np.zeros((ROWS, width), np.uint8), np.array([0, sample], np.int64))
+    counts = np.array([0, sample * unit, (sample >> 1) * unit], np.int64)
+    return Sketch(np.zeros((ROWS, width), np.uint8), counts)
 
 
 def _cell(sketch: Sketch, row: int, node: int) -> int:
@@ -48,20 +54,24 @@ def sketch_count(sketch: Sketch, node: int) -> int:
     return least
 
 
-def sketch_add(sketch: Sketch, node: int) -> None:
+def sketch_add(sketch: Sketch, node: int, weight: int = 1) -> None:
     """Count a node once more: its lowest counters alone, so that others' grow less. O(1).
 
-    When the sample is full all counts are halved, the additions too: O(W), O(1) amortised.
+    ``weight`` is what the addition fills of the sample. When that is full all counts are halved,
+    the additions too: O(W), O(1) amortised.
     """
-    least = sketch_count(sketch, node)
+    counters = sketch.counters
+    one, two = _cell(sketch, 0, node), _cell(sketch, 1, node)
+    three, four = _cell(sketch, 2, node), _cell(sketch, 3, node)
+    least = min(counters[0, one], counters[1, two], counters[2, three], counters[3, four])
     if least < MOST:
-        for row in range(ROWS):
-            cell = _cell(sketch, row, node)
-            if sketch.counters[row, cell] == least:
-                sketch.counters[row, cell] = least + 1
-    sketch.counts[ADDED] += 1
+        counters[0, one] += counters[0, one] == least
+        counters[1, two] += counters[1, two] == least
+        counters[2, three] += counters[2, three] == least
+        counters[3, four] += counters[3, four] == least
+    sketch.counts[ADDED] += weight
     if sketch.counts[ADDED] >= sketch.counts[SAMPLE]:
-        sketch.counts[ADDED] >>= 1
+        sketch.counts[ADDED] += sketch.counts[HALF] - sketch.counts[SAMPLE]
         for row in range(ROWS):
             for cell in range(sketch.counters.shape[1]):
                 sketch.counters[row, cell] >>= 1

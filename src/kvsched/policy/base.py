@@ -5,10 +5,11 @@ To add one, copy `lfu.py`, and add a line to `registry.py`.
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +34,29 @@ class Parameter:
     """Whether ``least`` itself is excluded."""
 
 
+AUTO = "auto"
+"""Given for a parameter, lets it be chosen by replaying what came before."""
+
+
+@dataclass(frozen=True)
+class Tunable:
+    """A parameter that a replay can choose: see `kvsched.replay.tuning`."""
+
+    parameter: str
+    candidates: tuple[float, ...]
+    """The first holds until one is chosen."""
+    window: float
+    """Requests that are replayed, for each up to the first eviction."""
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """What was chosen, and the first request that is decided with it."""
+
+    value: float
+    since_request: int
+
+
 @dataclass(frozen=True)
 class Setup:
     """What a policy may know before the first request."""
@@ -46,6 +70,15 @@ class Setup:
     """The whole trace, future included; None in a live cache."""
     columns: Mapping[str, Column] = field(default_factory=dict)
     """What a live cache knows of its requests, by name; goes before the trace's own."""
+    hit_limit: NDArray[np.int64] | None = None
+    """(R,) blocks of each chain that an engine's rules let a request hit; None: all of it."""
+    usual_room: int = 1
+    """What a usual node takes of the capacity: the mean where nodes take different room, else 1."""
+
+    @property
+    def usual_nodes(self) -> int:
+        """How many usual nodes the capacity holds, at least 1."""
+        return max(1, self.capacity_blocks // self.usual_room)
 
     def future(self, policy: str) -> Trace:
         """Return the trace, for a policy that looks ahead. Raises UsageError in a live cache."""
@@ -91,6 +124,13 @@ class Policy:
     """Whether it needs the future, and so is a bound and no choice."""
     needs: ClassVar[tuple[str, ...]] = ()
     """Columns of requests that it cannot do without: ``priority``, ``session``, ``type``, …"""
+    tunable: ClassVar[Tunable | None] = None
+    """The parameter that may be ``auto``; `prepare` then heeds ``tuned``."""
+
+    auto: bool = False
+    """Whether the parameter is `auto`."""
+    tuned: Tuned | None = None
+    """What was chosen for it; None before."""
 
     track_leaves: ClassVar[bool] = True
     begin: ClassVar[Any] = staticmethod(hooks.begin)
@@ -102,7 +142,10 @@ class Policy:
     victim: ClassVar[Any] = staticmethod(hooks.victim)
     key: ClassVar[Any] = staticmethod(hooks.key)
 
-    def __init__(self, **values: float) -> None:
+    def __init__(self, **values: float | str) -> None:
+        self.auto = self.tunable is not None and values.get(self.tunable.parameter) == AUTO
+        if self.tunable is not None and self.auto:
+            values[self.tunable.parameter] = self.tunable.candidates[0]
         for name, value in values.items():
             if name not in self.parameters:
                 known = ", ".join(self.parameters) or "none"
@@ -122,12 +165,20 @@ class Policy:
     @property
     def label(self) -> str:
         """The name, with the parameters that are not default: ``decay:half_life_s=60``."""
-        changed = [
-            f"{name}={value:.12g}"
+        changed = {
+            name: f"{name}={value:.12g}"
             for name, value in self.values.items()
             if value != self.parameters[name].default
-        ]
-        return ":".join([self.name, *changed])
+        }
+        if self.tunable is not None and self.auto:
+            changed[self.tunable.parameter] = f"{self.tunable.parameter}={AUTO}"
+        return ":".join([self.name, *(changed[name] for name in self.values if name in changed)])
+
+    def with_tuned(self, tuned: Tuned) -> Self:
+        """Return a copy that takes the value of ``tuned`` from its request on."""
+        made = copy.copy(self)
+        made.tuned = tuned
+        return made
 
     def needed(self) -> tuple[str, ...]:
         """Return the columns that it needs with the parameters that it has: `needs`, or more."""

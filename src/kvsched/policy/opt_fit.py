@@ -26,9 +26,13 @@ class OptState(NamedTuple):
 
 @hot
 def next_uses(
-    starts: NDArray[np.int64], chains: NDArray[np.int32], nodes: int
+    starts: NDArray[np.int64], chains: NDArray[np.int32], nodes: int, limit: NDArray[np.int64]
 ) -> NDArray[np.int32]:
-    """Return (B,) by rank of touch, the next request with the same node, R if none. O(B)."""
+    """Return (B,) by rank of touch, the next request that uses the node, R if none does. O(B).
+
+    A request uses the first ``limit`` (R,) blocks of its chain: the whole of it, or what an
+    engine's rules can hit.
+    """
     requests = len(starts) - 1
     seen = np.full(nodes, requests, np.int32)
     found = np.empty(len(chains), np.int32)
@@ -38,7 +42,8 @@ def next_uses(
         for at in range(low, high):
             node = chains[at]
             found[high - 1 - (at - low)] = seen[node]
-            seen[node] = request
+            if at - low < limit[request]:
+                seen[node] = request
     return found
 
 
@@ -77,5 +82,6 @@ class OptFit(RankedPolicy):
     def prepare(self, setup: Setup) -> Any:
         """Return an `OptState` that knows every next use. O(B). Raises UsageError when live."""
         trace = setup.future(self.name)
-        future = next_uses(trace.starts, trace.chains, trace.nodes)
+        limit = trace.chain_blocks if setup.hit_limit is None else setup.hit_limit
+        future = next_uses(trace.starts, trace.chains, trace.nodes, limit)
         return OptState(*ranked_columns(setup), np.zeros(setup.nodes, np.int32), future)

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from kvsched.foundation.errors import UsageError
-from kvsched.policy.base import Parameter, Policy
+from kvsched.policy.base import AUTO, Parameter, Policy
 from kvsched.policy.needs import HOW_TO_GIVE
 
 ENTRY_POINTS = "kvsched.policies"
@@ -84,11 +84,11 @@ def make(policy: str | Policy | type[Policy]) -> Policy:
         reference = getattr(policy, "__name__", repr(policy))
         return _made(reference, _checked(reference, policy), {})
     parts = policy.split(":")
-    values: dict[str, float] = {}
+    values: dict[str, float | str] = {}
     while len(parts) > 1 and "=" in parts[-1]:
         name, _, text = parts.pop().partition("=")
         try:
-            values[name.replace("-", "_")] = float(text)
+            values[name.replace("-", "_")] = text if text == AUTO else float(text)
         except ValueError:
             raise UsageError(f"policy {policy}: {name} must be a number, not {text!r}") from None
     return _made(policy, find(":".join(parts)), values)
@@ -113,7 +113,7 @@ def _checked(reference: str, found: object) -> type[Policy]:
     return found
 
 
-def _made(reference: str, policy: type[Policy], values: dict[str, float]) -> Policy:
+def _made(reference: str, policy: type[Policy], values: dict[str, float | str]) -> Policy:
     """Return an instance; what a user's own constructor raises is said in one line."""
     try:
         made = policy(**values)

@@ -7,9 +7,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from kvsched.kernel.hooks import weighted
 from kvsched.kernel.lanes import Lanes, empty_lanes, lane_first, lane_push, lane_remove
 from kvsched.kernel.linked import AHEAD, Links, empty_links, link_behind, unlink
 from kvsched.kernel.table import NONE, Table
+from kvsched.kernel.weight import taken
 from kvsched.policy.base import Parameter, Policy, Setup
 
 SMALL = 0
@@ -42,7 +44,7 @@ class S3FIFOState(NamedTuple):
     place: NDArray[np.int64]
     """(N,) order of insertion into its queue."""
     counts: NDArray[np.int64]
-    """(9,) nodes in SMALL, MAIN and GHOST; room of the first and the last; hits that lead to main;
+    """(9,) what SMALL, MAIN and GHOST take; room of the first and the last; hits that lead to main;
     the node chosen to leave; the next place of what moves; the rank before this request's."""
 
 
@@ -50,6 +52,9 @@ def _begin(table: Table, state: S3FIFOState, request: int, now: float, last_rank
     state.counts[CHOSEN] = NONE
     state.counts[NEXT] = state.counts[LAST_RANK] * STEPS + 1
     state.counts[LAST_RANK] = last_rank
+    if weighted:
+        # Several may have left for a node that was not stored in the end.
+        _forget(table, state)
 
 
 def _on_hit(table: Table, state: S3FIFOState, node: int, rank: int) -> None:
@@ -57,33 +62,38 @@ def _on_hit(table: Table, state: S3FIFOState, node: int, rank: int) -> None:
         state.uses[node] += 1
 
 
-def _into(state: S3FIFOState, node: int, queue: int, place: int) -> None:
+def _into(table: Table, state: S3FIFOState, node: int, queue: int, place: int) -> None:
     state.where[node] = queue
-    state.counts[queue] += 1
+    state.counts[queue] += taken(table, node)
     state.uses[node] = 0
     state.place[node] = place
+
+
+def _forget(table: Table, state: S3FIFOState) -> None:
+    """Delete the oldest nodes of GHOST until it has room."""
+    while state.counts[GHOST] > state.counts[GHOST_ROOM]:
+        oldest = state.ghost[len(state.ghost) - 1, AHEAD]
+        unlink(state.ghost, oldest)
+        state.counts[GHOST] -= taken(table, oldest)
+        state.where[oldest] = NOWHERE
 
 
 def _on_insert(table: Table, state: S3FIFOState, node: int, rank: int) -> None:
     counts = state.counts
     place = int(rank) * STEPS
     if state.where[node] != GHOST:
-        _into(state, node, SMALL, place)
+        _into(table, state, node, SMALL, place)
     else:
         unlink(state.ghost, node)
-        counts[GHOST] -= 1
-        _into(state, node, MAIN, place)
+        counts[GHOST] -= taken(table, node)
+        _into(table, state, node, MAIN, place)
         above = table.parent[node]
         while above != NONE and state.where[above] == SMALL:
-            counts[SMALL] -= 1
+            counts[SMALL] -= taken(table, above)
             place += STEPS
-            _into(state, above, MAIN, place)
+            _into(table, state, above, MAIN, place)
             above = table.parent[above]
-    while counts[GHOST] > counts[GHOST_ROOM]:
-        oldest = state.ghost[len(state.ghost) - 1, AHEAD]
-        unlink(state.ghost, oldest)
-        counts[GHOST] -= 1
-        state.where[oldest] = NOWHERE
+    _forget(table, state)
 
 
 def _enter(table: Table, state: S3FIFOState, node: int) -> None:
@@ -94,10 +104,10 @@ def _leave(table: Table, state: S3FIFOState, node: int) -> None:
     lane_remove(state.lanes, node)
 
 
-def _move(state: S3FIFOState, node: int) -> None:
+def _move(table: Table, state: S3FIFOState, node: int) -> None:
     """Put a node of either queue at the head of main."""
-    state.counts[state.where[node]] -= 1
-    _into(state, node, MAIN, state.counts[NEXT])
+    state.counts[state.where[node]] -= taken(table, node)
+    _into(table, state, node, MAIN, state.counts[NEXT])
     state.counts[NEXT] += 1
 
 
@@ -107,19 +117,19 @@ def _from_small(table: Table, state: S3FIFOState) -> int:
         lane_remove(state.lanes, node)
         above = node
         while above != NONE and state.where[above] == SMALL:
-            _move(state, above)
+            _move(table, state, above)
             above = table.parent[above]
         lane_push(state.lanes, MAIN, node, state.place[node], 0)
         node = lane_first(state.lanes, SMALL)
     return node
 
 
-def _from_main(state: S3FIFOState) -> int:
+def _from_main(table: Table, state: S3FIFOState) -> int:
     node = lane_first(state.lanes, MAIN)
     while node != NONE and state.uses[node] > 0:
         uses = state.uses[node] - 1
         lane_remove(state.lanes, node)
-        _move(state, node)
+        _move(table, state, node)
         state.uses[node] = uses
         lane_push(state.lanes, MAIN, node, state.place[node], 0)
         node = lane_first(state.lanes, MAIN)
@@ -131,11 +141,11 @@ def _victim(table: Table, state: S3FIFOState, incoming: int, rank: int) -> int:
     if counts[CHOSEN] == NONE:
         node = NONE
         if counts[SMALL] < counts[SMALL_ROOM]:
-            node = _from_main(state)
+            node = _from_main(table, state)
         if node == NONE:
             node = _from_small(table, state)
         if node == NONE:
-            node = _from_main(state)
+            node = _from_main(table, state)
         counts[CHOSEN] = node
     return int(counts[CHOSEN])
 
@@ -143,10 +153,11 @@ def _victim(table: Table, state: S3FIFOState, incoming: int, rank: int) -> int:
 def _on_evict(table: Table, state: S3FIFOState, node: int) -> None:
     lane_remove(state.lanes, node)
     state.counts[CHOSEN] = NONE
-    state.counts[state.where[node]] -= 1
+    room = taken(table, node)
+    state.counts[state.where[node]] -= room
     if state.where[node] == SMALL:
         link_behind(state.ghost, len(state.ghost) - 1, node)
-        state.counts[GHOST] += 1
+        state.counts[GHOST] += room
         state.where[node] = GHOST
     else:
         state.where[node] = NOWHERE
@@ -166,6 +177,9 @@ class S3FIFO(Policy):
     count every node. A node that moves to M, or is stored there, takes along its ancestors in S,
     which were used at least as often; so M too is closed under ancestors, and all of S can leave.
     Where one queue has nothing to offer the other is asked.
+
+    Where nodes take different room the three are measured by it, and shares rounded down to usual
+    nodes.
     """
 
     name = "s3fifo"
@@ -185,7 +199,7 @@ class S3FIFO(Policy):
 
     def prepare(self, setup: Setup) -> Any:
         """Return an `S3FIFOState` for ``setup``. O(N)."""
-        nodes, capacity = setup.nodes, setup.capacity_blocks
+        nodes, capacity, unit = setup.nodes, setup.usual_nodes, setup.usual_room
         small = max(1, min(capacity, int(capacity * self.values["small"])))
         ghost = int((capacity - small) * self.values["ghost"])
         return S3FIFOState(
@@ -194,5 +208,7 @@ class S3FIFO(Policy):
             np.full(nodes, NOWHERE, np.uint8),
             np.zeros(nodes, np.uint8),
             np.zeros(nodes, np.int64),
-            np.array([0, 0, 0, small, ghost, int(self.values["threshold"]), NONE, 0, NONE]),
+            np.array(
+                [0, 0, 0, small * unit, ghost * unit, int(self.values["threshold"]), NONE, 0, NONE]
+            ),
         )

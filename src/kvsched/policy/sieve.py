@@ -56,7 +56,8 @@ def _on_insert(table: Table, state: SieveState, node: int, rank: int) -> None:
     # A hand at the head starts again before something new is put there.
     if state.hand[AHEAD] == 0:
         _go_round(state)
-    state.place[node] = state.hand[FIRST] + table.depth[node]
+    # What was left out of a sampled chain leaves no gap.
+    state.place[node] = state.hand[FIRST] + state.hand[NEXT] - 1 - rank
 
 
 def _enter(table: Table, state: SieveState, node: int) -> None:

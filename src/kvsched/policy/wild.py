@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from kvsched.kernel.lanes import Lanes, empty_lanes, lane_first, lane_push, lane_remove
 from kvsched.kernel.table import NONE, Table
+from kvsched.kernel.weight import taken, usual_nodes
 from kvsched.policy.base import Parameter, Policy, Setup
 
 TURNS = 8
@@ -19,6 +20,8 @@ TYPES = 8
 STEPS = 1 << 20
 """Logarithms are kept in steps of 2^-20: they may differ in the last bit between machines."""
 DEEPEST = 1 << 31
+STALE = -2
+"""No head of a class, not even of an empty one: what is kept of it is worked out anew."""
 
 USES = 0
 REUSES = 1
@@ -32,6 +35,7 @@ LEFT = 2
 CAPACITY = 3
 MOMENT = 4
 REQUEST = 5
+USUAL = 6
 
 
 class WildState(NamedTuple):
@@ -53,8 +57,13 @@ class WildState(NamedTuple):
     """(K, 5) by class: uses, reuses, seconds between them; ln(reuse probability at age 0 within a
     life) and rate of decay as they stand in the current request."""
     clock: NDArray[np.float64]
-    """(6,) now in seconds; mean seconds that a node is still kept after its last use, and over how
-    many that is; the capacity; how many distinct times came before; the current request."""
+    """(7,) now in seconds; mean seconds that a node is still kept after its last use, and over how
+    much room that is; the capacity; how many distinct times came before; the current request; what
+    a usual node takes."""
+    heads: NDArray[np.int32]
+    """(K,) the first node of each class when it was looked at in this request, or `STALE`."""
+    chance: NDArray[np.int64]
+    """(K,) its `_chance`."""
     request_kind: NDArray[np.int32]
     """(R,) class of each request; of length 0 where a node's class is its number of uses."""
 
@@ -66,6 +75,7 @@ def _begin(table: Table, state: WildState, request: int, now: float, last_rank: 
         clock[MOMENT] += 1.0
         clock[NOW] = now
     for kind in range(len(learnt)):
+        state.heads[kind] = STALE
         rate = (learnt[kind, REUSES] + 1.0) / learnt[kind, GAPS_S]
         within = 1.0
         if clock[LEFT] > 0.0:
@@ -78,23 +88,26 @@ def _begin(table: Table, state: WildState, request: int, now: float, last_rank: 
 def _on_touch(table: Table, state: WildState, node: int, rank: int) -> None:
     now = state.clock[NOW]
     before = state.kind[node]
+    weight = usual_nodes(taken(table, node), int(state.clock[USUAL]))
     if before != NONE:
-        state.learnt[before, REUSES] += 1.0
-        state.learnt[before, GAPS_S] += now - state.used_s[node]
+        state.learnt[before, REUSES] += weight
+        state.learnt[before, GAPS_S] += weight * (now - state.used_s[node])
     state.seen[node] += 1
     if len(state.request_kind) > 0:
         kind = state.request_kind[int(state.clock[REQUEST])]
     else:
         kind = min(state.seen[node], TURNS) - 1
     state.kind[node] = kind
-    state.learnt[kind, USES] += 1.0
+    state.learnt[kind, USES] += weight
     state.used_s[node] = now
     state.touched[node] = rank
     state.order[node] = int(state.clock[MOMENT]) * DEEPEST - int(table.depth[node])
 
 
 def _enter(table: Table, state: WildState, node: int) -> None:
-    lane_push(state.lanes, state.kind[node], node, state.order[node], state.touched[node])
+    kind = state.kind[node]
+    state.heads[kind] = STALE
+    lane_push(state.lanes, kind, node, state.order[node], state.touched[node])
 
 
 def _leave(table: Table, state: WildState, node: int) -> None:
@@ -116,7 +129,10 @@ def _victim(table: Table, state: WildState, incoming: int, rank: int) -> int:
         node = lane_first(state.lanes, kind)
         if node == NONE:
             continue
-        chance = _chance(state, node)
+        if node != state.heads[kind]:
+            state.heads[kind] = node
+            state.chance[kind] = _chance(state, node)
+        chance = int(state.chance[kind])
         first = chosen == NONE or chance < lowest
         if not first and chance == lowest:
             deeper = int(table.depth[node]) - int(table.depth[chosen])
@@ -128,9 +144,10 @@ def _victim(table: Table, state: WildState, incoming: int, rank: int) -> int:
 
 def _on_evict(table: Table, state: WildState, node: int) -> None:
     clock = state.clock
-    clock[LEFT] = min(clock[LEFT] + 1.0, clock[CAPACITY])
+    room = float(taken(table, node))
+    clock[LEFT] = min(clock[LEFT] + room, clock[CAPACITY])
     age = clock[NOW] - state.used_s[node]
-    clock[LIFE_S] += (age - clock[LIFE_S]) / clock[LEFT]
+    clock[LIFE_S] += (age - clock[LIFE_S]) / (clock[LEFT] / room)
     lane_remove(state.lanes, node)
 
 
@@ -142,7 +159,8 @@ class Wild(Policy):
     age from t to t + life, q·(e^(−λt) − e^(−λ(t+life))) of an exponential distribution that each
     class fits to what was seen so far: q = (reuses + 1)/(uses + 2), λ = (reuses + 1)/(seconds to
     reuse + ``reuse_s``), evicted nodes included. life is the mean age of what left, over as many
-    as the cache has blocks. Compared as logarithms.
+    as the cache has blocks. Compared as logarithms. Where nodes take different room each counts by
+    it, in usual nodes.
 
     Type and turn are taken where requests have them, the turn counted from the session where that
     alone is known. Where neither is known a node's class is how often it was used, evictions or
@@ -178,7 +196,9 @@ class Wild(Policy):
             np.zeros(nodes, np.int64),
             np.zeros(nodes),
             learnt,
-            np.array([0.0, 0.0, 0.0, float(setup.capacity_blocks), 0.0, 0.0]),
+            np.array([0, 0, 0, setup.capacity_blocks, 0, 0, setup.usual_room], np.float64),
+            np.full(kinds, STALE, np.int32),
+            np.zeros(kinds, np.int64),
             of_requests,
         )
 

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from kvsched.kernel.hooks import weighted
 from kvsched.kernel.lanes import (
     Lanes,
     empty_lanes,
@@ -18,6 +19,7 @@ from kvsched.kernel.lanes import (
 from kvsched.kernel.linked import AHEAD, Links, empty_links, link_behind, unlink
 from kvsched.kernel.sketch import Sketch, empty_sketch, sketch_add, sketch_count
 from kvsched.kernel.table import NONE, Table
+from kvsched.kernel.weight import taken
 from kvsched.policy.base import Parameter, Policy, Setup
 
 WINDOW = 0
@@ -44,7 +46,7 @@ class WTinyLFUState(NamedTuple):
     """(N,) order in its lane."""
     sketch: Sketch
     counts: NDArray[np.int64]
-    """(7,) nodes in each segment; room of the window and of the protected segment; the next place
+    """(7,) what each segment takes; room of the window and of the protected segment; the next place
     in probation; the rank of the touch that was counted last."""
 
 
@@ -53,33 +55,36 @@ def _begin(table: Table, state: WTinyLFUState, request: int, now: float, last_ra
     state.cursor[PROTECTED] = len(state.where) + 1
 
 
-def _count(state: WTinyLFUState, node: int, rank: int) -> None:
+def _count(table: Table, state: WTinyLFUState, node: int, rank: int) -> None:
     """Count a request for a node, once a touch."""
     if state.counts[COUNTED] != rank:
         state.counts[COUNTED] = rank
-        sketch_add(state.sketch, node)
+        sketch_add(state.sketch, node, taken(table, node))
 
 
-def _put(state: WTinyLFUState, segment: int, node: int, rank: int) -> None:
+def _put(table: Table, state: WTinyLFUState, segment: int, node: int, rank: int) -> None:
     """Put a node of no list where the current request stands in a list; see to its room."""
     state.where[node] = segment
-    state.counts[segment] += 1
+    state.counts[segment] += taken(table, node)
     state.place[node] = rank
     link_behind(state.links, state.cursor[segment], node)
     state.cursor[segment] = node
-    if state.counts[segment] > state.counts[ROOM + segment]:
-        _to_probation(state, segment)
+    while state.counts[segment] > state.counts[ROOM + segment]:
+        _to_probation(table, state, segment)
+        if not weighted:
+            break
 
 
-def _to_probation(state: WTinyLFUState, segment: int) -> None:
+def _to_probation(table: Table, state: WTinyLFUState, segment: int) -> None:
     """Move the last node of a list to probation."""
     node = int(state.links[len(state.where) + segment, AHEAD])
+    room = taken(table, node)
     if node == state.cursor[segment]:
         state.cursor[segment] = state.links[node, AHEAD]
     unlink(state.links, node)
-    state.counts[segment] -= 1
+    state.counts[segment] -= room
     state.where[node] = PROBATION
-    state.counts[PROBATION] += 1
+    state.counts[PROBATION] += room
     state.place[node] = state.counts[NEXT]
     state.counts[NEXT] += 1
     if lane_holds(state.lanes, node):
@@ -88,19 +93,19 @@ def _to_probation(state: WTinyLFUState, segment: int) -> None:
 
 
 def _on_hit(table: Table, state: WTinyLFUState, node: int, rank: int) -> None:
-    _count(state, node, rank)
+    _count(table, state, node, rank)
     segment = int(state.where[node])
-    state.counts[segment] -= 1
+    state.counts[segment] -= taken(table, node)
     if segment == PROBATION:
         segment = PROTECTED
     else:
         unlink(state.links, node)
-    _put(state, segment, node, rank)
+    _put(table, state, segment, node, rank)
 
 
 def _on_insert(table: Table, state: WTinyLFUState, node: int, rank: int) -> None:
-    _count(state, node, rank)
-    _put(state, WINDOW, node, rank)
+    _count(table, state, node, rank)
+    _put(table, state, WINDOW, node, rank)
 
 
 def _enter(table: Table, state: WTinyLFUState, node: int) -> None:
@@ -118,7 +123,7 @@ def _victim(table: Table, state: WTinyLFUState, incoming: int, rank: int) -> int
         rival = lane_first(state.lanes, PROTECTED)
     if candidate == NONE and rival == NONE:
         return NONE
-    _count(state, incoming, rank)
+    _count(table, state, incoming, rank)
     if candidate == NONE:
         return rival
     if rival == NONE or sketch_count(state.sketch, candidate) <= sketch_count(state.sketch, rival):
@@ -129,7 +134,7 @@ def _victim(table: Table, state: WTinyLFUState, incoming: int, rank: int) -> int
 def _on_evict(table: Table, state: WTinyLFUState, node: int) -> None:
     lane_remove(state.lanes, node)
     segment = int(state.where[node])
-    state.counts[segment] -= 1
+    state.counts[segment] -= taken(table, node)
     if segment != PROBATION:
         unlink(state.links, node)
 
@@ -145,6 +150,9 @@ class WTinyLFU(Policy):
     Closed under ancestors: the segments move any node, by last use, deeper first, so their sizes
     are as published, but the two that compete are the last evictable ones; where probation has
     none the protected segment's last competes, and where one side has none the other leaves.
+
+    Where nodes take different room the segments are measured by it, their rooms rounded down to
+    usual nodes; a request fills as much of the sample, and its node's count still grows by 1.
     """
 
     name = "wtinylfu"
@@ -165,7 +173,7 @@ class WTinyLFU(Policy):
 
     def prepare(self, setup: Setup) -> Any:
         """Return a `WTinyLFUState` for ``setup``. O(N)."""
-        nodes, capacity = setup.nodes, setup.capacity_blocks
+        nodes, capacity, unit = setup.nodes, setup.usual_nodes, setup.usual_room
         window = max(1, min(capacity, int(capacity * self.values["window"])))
         protected = int((capacity - window) * min(1.0, self.values["protected"]))
         links = empty_links(nodes + 1)
@@ -179,6 +187,7 @@ class WTinyLFU(Policy):
             empty_sketch(
                 int(self.values["counters"] * min(capacity, nodes)),
                 int(self.values["sample"] * capacity),
+                unit,
             ),
-            np.array([0, 0, 0, window, protected, 0, NONE], np.int64),
+            np.array([0, 0, 0, window * unit, protected * unit, 0, NONE], np.int64),
         )

@@ -11,6 +11,7 @@ from kvsched.kernel.hooks import (
     begin,
     enter,
     leave,
+    limited,
     on_evict,
     on_hit,
     on_insert,
@@ -39,6 +40,38 @@ class Decisions(NamedTuple):
     incoming: NDArray[np.int32]
 
 
+class Limits(NamedTuple):
+    """What an engine lets each request hit and store; its chain is all that it holds at most."""
+
+    hit: NDArray[np.int64]
+    """(R,) blocks from the root that can be hit."""
+    kept: NDArray[np.int64]
+    """(R,) blocks from the root that can be stored; what follows takes room while it runs."""
+    refused: NDArray[np.bool_]
+    """(R,) filled: whether the request can never fit, and so did not run."""
+    known: NDArray[np.int32]
+    """(R,) filled: blocks from the root that were resident at look-up, hittable or not."""
+
+
+def _is_evictable(table: Table, node: int, pinned: int) -> bool:
+    """Whether a policy's victim may leave, ``pinned`` being this request's deepest block."""
+    if node < 0 or node >= len(table.resident) or table.resident[node] == 0:
+        return False
+    return not track_leaves or (table.children[node] == 0 and node != pinned)
+
+
+def _evict(table: Table, state: Any, node: int, pinned: int) -> None:
+    """Take a node out; its parent may become evictable."""
+    on_evict(table, state, node)
+    table.resident[node] = 0
+    if track_leaves:
+        orphan = table.parent[node]
+        if orphan != NONE:
+            table.children[orphan] -= 1
+            if table.children[orphan] == 0 and orphan != pinned:
+                enter(table, state, orphan)
+
+
 def replay_loop(
     table: Table,
     state: Any,
@@ -48,16 +81,18 @@ def replay_loop(
     chains: NDArray[np.int32],
     counts: Counts,
     decisions: Decisions,
+    limits: Any = None,
 ) -> int:
     """Replay every request against a cache of ``capacity`` blocks; return what is in use.
 
-    Where nodes are ``weighted``, capacity and use are in the unit of the table's ``room``.
+    Where nodes are ``weighted``, capacity and use are in the unit of the table's ``room``. Where an
+    engine has ``limited`` what a request hits and stores, ``limits`` are its `Limits`: blocks that
+    are resident and cannot be hit are touched all the same, as the request computes them again.
 
     Stops at a victim that is not evictable, and returns -1 - request: compiled code has no bounds
     checks, and a policy may be anyone's. Fills ``counts``, and ``decisions`` as far as it has
     room. O(B) calls of hooks.
     """
-    parent = table.parent
     resident = table.resident
     children = table.children
     used = 0
@@ -67,12 +102,18 @@ def replay_loop(
         high = starts[request + 1]
         # Touches rank by (request, deeper first): the root gets high - 1, the deepest block low.
         ranks = low + high - 1
+        if limited and high - low > capacity:
+            limits.refused[request] = True
+            continue
         begin(table, state, request, time_s[request], high - 1)
         at = low
         while at < high and resident[chains[at]] != 0:
             on_hit(table, state, chains[at], ranks - at)
             at += 1
         counts.hits[request] = at - low
+        if limited:
+            limits.known[request] = at - low
+            counts.hits[request] = min(at - low, limits.hit[request])
         pinned = chains[at - 1] if at > low else NONE
         if track_leaves and pinned != NONE and children[pinned] == 0:
             leave(table, state, pinned)
@@ -86,33 +127,30 @@ def replay_loop(
                 leaving = NONE if too_large else victim(table, state, node, ranks - at)
                 if leaving == NONE:
                     break
-                if leaving < 0 or leaving >= len(resident) or resident[leaving] == 0:
+                if not _is_evictable(table, leaving, pinned):
                     return -1 - request
-                if track_leaves and (children[leaving] != 0 or leaving == pinned):
-                    return -1 - request
-                on_evict(table, state, leaving)
-                resident[leaving] = 0
+                _evict(table, state, leaving, pinned)
                 used -= int(table.room[leaving]) if weighted else 1
                 if logged < len(decisions.victim):
                     decisions.victim[logged] = leaving
                     decisions.incoming[logged] = node
                     logged += 1
                 evicted += 1
-                if track_leaves:
-                    orphan = parent[leaving]
-                    if orphan != NONE:
-                        children[orphan] -= 1
-                        if children[orphan] == 0 and orphan != pinned:
-                            enter(table, state, orphan)
             if used + need > capacity:
                 break
-            resident[node] = 1
             used += need
+            if limited and at - low >= limits.kept[request]:
+                at += 1
+                continue
+            resident[node] = 1
             if track_leaves and pinned != NONE:
                 children[pinned] += 1
             on_insert(table, state, node, ranks - at)
             pinned = node
             at += 1
+        if limited and at - low > limits.kept[request]:
+            used -= at - low - limits.kept[request]
+            at = low + limits.kept[request]
         counts.stored[request] = at - first_missing
         counts.evicted[request] = evicted
         if track_leaves and pinned != NONE and children[pinned] == 0:

@@ -87,7 +87,11 @@ def _workload(result: StudyResult) -> list[RenderableType]:
             f"[bold]Estimates[/bold] from a sample: one node in {count(result.sample.one_in)}, "
             f"hit ratios ± {share(most, 2)} expected"
         )
-    return [*lines, *(Text(f"  {visible(step)}", style="dim") for step in capacity.derivation)]
+    steps = [*capacity.derivation]
+    if result.config.get("engine", "generic") != "generic":
+        steps += [f"engine {result.definitions['engine']}"]
+        steps += [f"generated tokens cached: {result.definitions['generated_tokens_cached']}"]
+    return [*lines, *(Text(f"  {visible(step)}", style="dim") for step in steps)]
 
 
 def _policies(result: StudyResult) -> list[RenderableType]:

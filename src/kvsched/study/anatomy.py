@@ -15,6 +15,7 @@ from kvsched.trace.model import Labels, Trace
 Int64s = NDArray[np.int64]
 
 Hits = tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int32]]
+"""Blocks from the root (R,): what the policy hits, what opt-fit hits, what earlier ones used."""
 
 MOST_ROWS = 20
 """Rows of a grouping; the rest are summed into one."""
@@ -41,11 +42,13 @@ def classify(
     seen: NDArray[np.int32],
     low: int = 0,
     high: int | None = None,
+    hittable: NDArray[np.int32] | None = None,
 ) -> Classes:
     """Put every prompt token into its class, as sets along each chain. O(R).
 
     All three arguments (R,) count blocks from the root: what the policy hits, what opt-fit
-    hits, what any earlier request used. ``low`` and ``high`` keep to a range of depths.
+    hits, what any earlier request used. ``low`` and ``high`` keep to a range of depths. Of what
+    was used an engine's rules can hit the first ``hittable`` (R,) blocks; all of it if None.
     """
     most = trace.chain_blocks.max(initial=0) + 1
     top = int(most) if high is None else high
@@ -57,6 +60,7 @@ def classify(
     hit = tokens_up_to(policy_hits)
     fit = tokens_up_to(fit_hits)
     known = tokens_up_to(seen)
+    most_hit = known if hittable is None else tokens_up_to(hittable)
     covered = tokens_up_to(trace.chain_blocks.astype(np.int32))
     ends_here = (trace.chain_blocks >= low) & (trace.chain_blocks < top)
     tail = np.where(ends_here, trace.tail_tokens, 0)
@@ -64,8 +68,8 @@ def classify(
         tokens=covered + tail,
         hit=hit,
         compulsory=covered - known,
-        tail=tail,
-        capacity=known - np.maximum(hit, fit),
+        tail=tail + known - most_hit,
+        capacity=most_hit - np.maximum(hit, fit),
         regret=np.maximum(fit - hit, 0),
         luck=np.maximum(hit - fit, 0),
     )
@@ -163,28 +167,37 @@ def _window_groups(trace: Trace) -> tuple[NDArray[np.int32], list[str]]:
     return codes, [f"{low:.4g}–{high:.4g} {name}" for low, high in itertools.pairwise(marks)]
 
 
-def _by_depth(trace: Trace, hits: Hits) -> tuple[AnatomyRow, ...]:
+def _by_depth(
+    trace: Trace, hits: Hits, hittable: NDArray[np.int32] | None
+) -> tuple[AnatomyRow, ...]:
     longest = int(trace.chain_blocks.max(initial=0))
     edges = [0, 1]
     while edges[-1] <= longest:
         edges.append(edges[-1] * 2)
     rows = []
     for low, high in itertools.pairwise(edges):
-        classes = classify(trace, *hits, low, high)
+        classes = classify(trace, *hits, low, high, hittable)
         reached = int(np.count_nonzero(classes.tokens))
         name = f"block {high}" if high - low == 1 else f"blocks {low + 1}–{high}"
         rows.append(_totals(name, classes, reached))
     return tuple(row for row in rows if row.tokens)
 
 
-def anatomy(policy: Replay, fit: Replay, bound: Replay, seen: NDArray[np.int32]) -> Anatomy:
+def anatomy(
+    policy: Replay,
+    fit: Replay,
+    bound: Replay,
+    seen: NDArray[np.int32],
+    hittable: NDArray[np.int32] | None = None,
+) -> Anatomy:
     """Explain the misses of ``policy`` beside opt-fit and opt at the same capacity. O(R log R).
 
-    ``seen`` (R,) is the ceiling: blocks from the root that earlier requests used.
+    ``seen`` (R,) counts blocks from the root that earlier requests used; ``hittable`` (R,) those
+    of them that an engine's rules can hit: the ceiling. All of them if None.
     """
     trace = policy.trace
     hits = (policy.request_hits, fit.request_hits, seen)
-    classes = classify(trace, *hits)
+    classes = classify(trace, *hits, hittable=hittable)
     by: dict[str, tuple[AnatomyRow, ...]] = {}
 
     def add(name: str, labels: Labels | None) -> None:
@@ -198,7 +211,7 @@ def anatomy(policy: Replay, fit: Replay, bound: Replay, seen: NDArray[np.int32])
     if turn is not None:
         by["turn"] = tuple(_grouped(classes, *_turn_groups(turn)))
     if trace.references == trace.total_references:  # in a sample, a place is no depth
-        by["depth"] = _by_depth(trace, hits)
+        by["depth"] = _by_depth(trace, hits, hittable)
     if trace.duration_s > 0:
         by["window"] = tuple(_grouped(classes, *_window_groups(trace)))
     return Anatomy(

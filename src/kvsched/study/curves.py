@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from kvsched.replay.curve import LRUCurve, lru_curve
+from kvsched.replay.engine import GENERIC, Rules
 from kvsched.replay.sweep import Point, capacity_grid
 from kvsched.study.result import Curve, Knee, Target
 from kvsched.study.targets import Gib, exact_targets, grid_targets, knee
@@ -17,20 +18,30 @@ DRAWN_POINTS = 240
 """Points of the exact LRU curve that the result keeps."""
 
 
-def exact_curve(trace: Trace) -> LRUCurve | None:
-    """LRU at every capacity from one pass; None where no pass gives it. O(B)."""
-    return None if trace.unequal else lru_curve(trace)
+def exact_curve(rules: Rules) -> LRUCurve | None:
+    """LRU at every capacity from one pass; None where no pass gives it. O(B).
+
+    An engine's rules forbid it too: what a running request holds and cannot hit takes room.
+    """
+    exact = rules.name == GENERIC and not rules.trace.unequal
+    return lru_curve(rules.trace) if exact else None
 
 
 def choose_grid(
-    trace: Trace, curve: LRUCurve | None, points: int, include: Iterable[int]
+    rules: Rules, curve: LRUCurve | None, points: int, include: Iterable[int]
 ) -> list[int]:
     """Choose capacities where the trace's hits change, ascending. O(B).
 
-    Where blocks are unequal, those of a cache that holds as many nodes of the mean size.
+    Under an engine's rules those where reuse of what requests hold would change; where blocks
+    are unequal, those of a cache that holds as many nodes of the mean size.
     """
+    trace = rules.trace
     if curve is not None:
         return capacity_grid(curve, points, include)
+    if not trace.unequal:
+        held = rules.held_trace
+        whole = dataclasses.replace(held, input_tokens=held.chain_blocks * held.block_size)
+        return capacity_grid(lru_curve(whole), points, include)
     mean = max(1, int(trace.tokens.mean()))
     alike = dataclasses.replace(trace, block_size=mean)
     blocks = capacity_grid(lru_curve(alike), points)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from kvsched.catalog import Accelerator, Capacity, Model
 from kvsched.foundation.version import VERSION
+from kvsched.replay.engine import GENERIC, Rules
 from kvsched.replay.run import Replay
 from kvsched.replay.sampling import PARTS, SamplingError
 from kvsched.study.result import (
@@ -21,6 +22,7 @@ from kvsched.study.result import (
 )
 from kvsched.study.worth import Worth
 from kvsched.trace.model import Trace
+from kvsched.trace.reading import counted
 from kvsched.trace.sample import SampledTrace
 from kvsched.trace.summary import summarise
 
@@ -58,6 +60,8 @@ REPLAY_DEFINITIONS = (
     "warm_up_share",
     "engine",
     "generated_tokens_cached",
+    "engine_source",
+    "duplicates",
 )
 """The definitions that a single replay rests on."""
 
@@ -120,10 +124,26 @@ def sampled(trace: Trace, errors: Sequence[SamplingError]) -> str:
     )
 
 
-def definitions(trace: Trace) -> dict[str, str]:
+RULES = {
+    "ceiling": "the hits of an unlimited cache with the same rules",
+    "opt-fit": "Belady's rule over uses that the rules can hit, where everything that fits is "
+    "stored: a heuristic here, as a block that cannot be hit may spare another's eviction",
+    "opt": "the same with the choice not to store, and then without the room of a running request",
+    "compulsory": "prompt tokens that no earlier request held",
+    "tail": "prompt tokens that no node covers, or that an earlier request held and the rules "
+    "cannot hit",
+}
+"""What means something else under an engine's rules."""
+
+
+def definitions(trace: Trace, rules: Rules | None = None) -> dict[str, str]:
     """Return what the numbers of a study of ``trace`` mean, by name."""
     found = {**DEFINITIONS, **UNEQUAL} if trace.unequal else DEFINITIONS
-    return {**found, **SAMPLED} if trace.references < trace.total_references else found
+    if trace.references < trace.total_references:
+        found = {**found, **SAMPLED}
+    if rules is None or rules.name == GENERIC:
+        return found
+    return {**found, **RULES, **rules.definitions}
 
 
 def trace(trace: Trace) -> TraceSummary:
@@ -131,11 +151,27 @@ def trace(trace: Trace) -> TraceSummary:
     return TraceSummary(**summarise(trace))
 
 
-def warnings(trace: Trace, own: Worth | None) -> tuple[str, ...]:
+def refusals(result: Replay) -> str | None:
+    """Name and count the requests that an engine can never hold; None if there are none."""
+    if not result.refused:
+        return None
+    first = ", ".join(str(at + 1) for at in np.flatnonzero(result.request_refused)[:5])
+    more = ", …" if result.refused > 5 else ""
+    return (
+        f"{counted(result.refused, 'request', 'requests')} can never fit and did not run: "
+        f"number {first}{more} in time order"
+    )
+
+
+def warnings(result: Replay, own: Worth | None) -> tuple[str, ...]:
     """Return what a reader of the result should know before using it."""
     found = () if own is None else own.warnings
+    trace = result.trace
     if trace.references < trace.total_references:
         found = ("all hits are estimates from a sample of the trace's nodes: see `sample`", *found)
+    refused = refusals(result)
+    if refused is not None:
+        found = (refused, *found)
     if trace.unequal:
         found = (
             "blocks are unequal, so capacities are in tokens, and opt and opt-fit are heuristics: "
@@ -175,11 +211,15 @@ def ceiling(trace: Trace, seen: NDArray[np.int32]) -> Ceiling:
     )
 
 
-def config(options: Any, found: Capacity, policies: list[str], grid: list[int]) -> dict[str, Any]:
+def config(
+    options: Any, own: str, found: Capacity, policies: Iterable[str], grid: list[int]
+) -> dict[str, Any]:
     """Return the options of a study that decide its result, as plain values."""
     return {
-        "policy": options.policy,
-        "policies": policies,
+        "engine": options.engine,
+        "cache_generated": options.cache_generated,
+        "policy": options.policy or own,
+        "policies": list(policies),
         "capacity_blocks": found.blocks,
         "grid_blocks": grid,
         "batch": options.batch,
@@ -191,8 +231,10 @@ def config(options: Any, found: Capacity, policies: list[str], grid: list[int]) 
 
 def replay_summary(result: Replay, found: Capacity) -> dict[str, Any]:
     """Return one replay as plain values: its integers, definitions, digest and version."""
+    meaning = definitions(result.trace, result.rules)
     return {
         **result.summary(),
+        **({} if result.rules is None else {"refused": refusals(result)}),
         "capacity_blocks": None if result.trace.unequal else result.capacity_blocks,
         "block_hit_ratio": result.block_hit_ratio,
         "token_hit_ratio": result.token_hit_ratio,
@@ -204,7 +246,7 @@ def replay_summary(result: Replay, found: Capacity) -> dict[str, Any]:
         "definitions": {
             **{
                 name: text
-                for name, text in definitions(result.trace).items()
+                for name, text in meaning.items()
                 if name in REPLAY_DEFINITIONS or name in SAMPLED
             },
             "total_tokens": "prompt tokens that the chains cover",

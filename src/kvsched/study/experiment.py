@@ -66,8 +66,12 @@ class Experiment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """Taken off each GPU for activations and CUDA graphs."""
     reserve_running: str | None = None
     """Taken off for what running requests hold: TOKENS or REQUESTSxTOKENS, as in 64x2048."""
-    policy: str = "lru"
-    """Your engine's policy: its misses are explained."""
+    engine: str = "generic"
+    """Whose rules say what can be stored and hit: generic, vllm, …"""
+    cache_generated: bool = True
+    """Whether the engine stores the blocks that decoding fills."""
+    policy: str | None = None
+    """Your engine's policy: its misses are explained; the engine's own if left out."""
     policies: tuple[str, ...] | None = None
     """Compared beside the optima; the built-in choice if left out."""
     points: Annotated[int, msgspec.Meta(ge=2, le=1000)] = 12
@@ -203,7 +207,7 @@ def _placed(experiment: Experiment, folder: Path) -> Experiment:
         **{name: place(getattr(experiment, name)) for name in FILES},
         output_dir=place(experiment.output_dir),
         model=place(model) if model is not None and model.endswith(".json") else model,
-        policy=policy(experiment.policy),
+        policy=None if experiment.policy is None else policy(experiment.policy),
         policies=None if chosen is None else tuple(policy(each) for each in chosen),
     )
 

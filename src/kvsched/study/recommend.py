@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from kvsched.replay.engine import GENERIC, Rules
 from kvsched.replay.run import Replay
 from kvsched.study.result import CapacitySummary, PolicyRow, Recommendation, Target
 from kvsched.study.worth import Worth
@@ -33,9 +34,12 @@ def parts_led(best: Replay, other: Replay) -> int:
     return sum(int(ahead[low:high].sum()) > 0 for low, high in itertools.pairwise(edges))
 
 
-def best_row(rows: list[PolicyRow], own: str) -> PolicyRow:
-    """Return the policy with most hit tokens that an engine could run; ``own`` wins ties."""
-    able = [row for row in rows if not row.looks_ahead]
+def best_row(rows: list[PolicyRow], own: str, model_of_own: str | None = None) -> PolicyRow:
+    """Return the policy with most hit tokens that an engine could run; ``own`` wins ties.
+
+    ``model_of_own`` is the same order as ``own`` in a simpler pool, and so no other choice.
+    """
+    able = [row for row in rows if not row.looks_ahead and row.policy != model_of_own]
     return max(able, key=lambda row: (row.hit_tokens, row.policy == own))
 
 
@@ -79,13 +83,23 @@ def _gain_sentence(
 
 
 def _uncertain_sentence(
-    best: PolicyRow, own: PolicyRow, led: int | None, settings: dict[str, Any], sampled: str
+    best: PolicyRow,
+    own: PolicyRow,
+    led: int | None,
+    settings: dict[str, Any],
+    sampled: str,
+    generic: bool,
 ) -> str:
     text = f"Uncertain: {sampled}"
     if settings.get("session_arrivals") == "zero":
         text += "all sessions were set to start at once (--session-arrivals says otherwise); "
-    text += "requests are replayed one after another, so blocks that running requests pin and that "
-    text += "generated tokens take are left out"
+    text += "requests are replayed one after another, so blocks that "
+    text += (
+        "running requests pin and that generated tokens take"
+        if generic
+        else ("other running requests pin")
+    )
+    text += " are left out"
     if led is not None and led < PARTS and best.policy != own.policy:
         text += f"; {best.policy} leads {own.policy} in only {led} of {PARTS} parts of the trace"
     return text + "."
@@ -99,10 +113,11 @@ def recommend(
     worths: dict[str, Worth | None],
     led: int | None,
     settings: dict[str, Any],
-    sampled: str = "",
+    sampled: str,
+    rules: Rules,
 ) -> Recommendation:
     """Choose a policy and a capacity. ``rows`` hold every policy at the study's capacity."""
-    best = best_row(rows, own.policy)
+    best = best_row(rows, own.policy, rules.model_of_own)
     fit = next(row for row in rows if row.policy == "opt-fit")
     doubtful = best.policy != own.policy and led is not None and led < PARTS
     doubtful = doubtful or _too_little(best, own, worths)
@@ -122,6 +137,6 @@ def recommend(
     sentences = (
         first + ".",
         _gain_sentence(chosen, best, own, fit, worths),
-        _uncertain_sentence(best, own, led, settings, sampled),
+        _uncertain_sentence(best, own, led, settings, sampled, rules.name == GENERIC),
     )
     return Recommendation(policy=chosen.policy, capacity_blocks=blocks, sentences=sentences)

@@ -165,6 +165,9 @@ class PolicyRow(_Value, frozen=True, kw_only=True):
     evictions: int
     prefill_seconds_saved: float | None
     """Least seconds of one accelerator that its hits save; None without model and accelerator."""
+    tuned: dict[str, float] | None = None
+    """The value chosen for the parameter that is `auto`, and the first request that it decided;
+    None where none is, or nothing was chosen before the trace ended."""
 
 
 class AnatomyRow(_Value, frozen=True, kw_only=True):

@@ -244,13 +244,13 @@ def _count_returns(
 
 def returned(replay: Replay) -> Returned:
     """Count what had been evicted and was stored again. O(B)."""
-    trace = replay.trace
+    trace = replay.held_trace
     totals = np.zeros(2, np.int64)
     before = np.zeros(trace.nodes, np.uint8)
     _count_returns(
         trace.starts,
         trace.chains,
-        replay.request_hits,
+        replay.request_known,
         replay.request_stored,
         trace.tokens,
         np.broadcast_to(np.int64(1) * trace.node_weight, (trace.nodes,)),

@@ -24,10 +24,10 @@ from kvsched.foundation.errors import UsageError
 from kvsched.foundation.jit import digest
 from kvsched.foundation.version import VERSION
 from kvsched.policy.base import Policy
-from kvsched.policy.registry import make
 from kvsched.replay.curve import LRUCurve
+from kvsched.replay.engine import GENERIC, Rules, find_engine
 from kvsched.replay.loop import replay_loop
-from kvsched.replay.run import Replay, check_capacity, replay
+from kvsched.replay.run import Replay, check_capacity
 from kvsched.replay.sampling import SamplingError, sampling_errors
 from kvsched.replay.sweep import Point, on_all_cores, point_of
 from kvsched.study import curves, describe
@@ -55,8 +55,12 @@ class Options:
 
     policies: tuple[str, ...] | None = None
     """Compared beside opt and opt-fit; None: `DEFAULT_POLICIES`, as far as the trace allows."""
-    policy: str = "lru"
-    """The engine's own: its misses are explained."""
+    policy: str | None = None
+    """Its misses are explained; None: the engine's own."""
+    engine: str = "generic"
+    """Whose rules say what can be stored and hit: a name of `kvsched.replay.engine`."""
+    cache_generated: bool = True
+    """Whether an engine stores the blocks that decoding fills."""
     points: int = 12
     """Capacities on the grid."""
     batch: int = 64
@@ -76,6 +80,7 @@ class Options:
 @dataclass(frozen=True)
 class _Plan:
     trace: Trace
+    rules: Rules
     policies: dict[str, Policy]
     own: str
     capacity: Capacity
@@ -97,13 +102,14 @@ def asked_policies(options: Options) -> dict[str, Policy]:
 
     Raises UsageError for one that does not exist or cannot be studied; reads no trace.
     """
-    own = make(options.policy)
+    rules = find_engine(options.engine)
+    own = rules.policy(options.policy)
     if own.looks_ahead:
         raise UsageError(f"policy {own.label} needs the future: no engine can run it")
     compared = DEFAULT_POLICIES if options.policies is None else options.policies
     asked: tuple[str | Policy, ...] = ("lru", *compared, own, *BOUNDS)
     made: dict[str, Policy] = {}
-    for policy in [make(each) for each in asked]:
+    for policy in [rules.policy(each) for each in asked]:
         known = made.setdefault(policy.label, policy)
         if type(known) is not type(policy) or known.values != policy.values:
             raise UsageError(f"two policies are called {policy.label}: give one another name")
@@ -154,17 +160,20 @@ def _plan(
             f"the trace blocks of {trace.unit_tokens}"
         )
     require_blocks(trace)
-    own = make(options.policy)
+    rules = find_engine(options.engine)(trace, cache_generated=options.cache_generated)
+    own = rules.policy(options.policy)
     made, warnings = _runnable(asked_policies(options), own, trace, options)
-    curve = curves.exact_curve(trace)
-    grid = curves.choose_grid(trace, curve, options.points, [capacity.blocks])
-    return _Plan(trace, made, own.label, capacity, grid, curve, model, gpu, options, warnings)
+    curve = curves.exact_curve(rules)
+    grid = curves.choose_grid(rules, curve, options.points, [capacity.blocks])
+    return _Plan(
+        trace, rules, made, own.label, capacity, grid, curve, model, gpu, options, warnings
+    )
 
 
 def _run_here(plan: _Plan, report: Report) -> dict[str, Replay]:
     """Replay every policy at the study's capacity, with what it did to each request."""
     jobs = [
-        functools.partial(replay, plan.trace, policy, plan.capacity.blocks)
+        functools.partial(plan.rules.replay, policy, plan.capacity.blocks)
         for policy in plan.policies.values()
     ]
     found = {}
@@ -190,7 +199,7 @@ def _run_grid(
     wanted = [(label, blocks) for label in labels for blocks in plan.grid]
     missing = [pair for pair in wanted if pair not in points]
     jobs = (
-        functools.partial(replay, plan.trace, plan.policies[label], blocks)
+        functools.partial(plan.rules.replay, plan.policies[label], blocks)
         for label, blocks in missing
     )
     done = len(wanted) - len(missing)
@@ -239,6 +248,7 @@ def _rows(plan: _Plan, here: dict[str, Replay], worths: dict[str, Worth | None])
                 gap_closed=(result.hit_tokens - lru) / (fit - lru) if fit > lru else None,
                 evictions=result.evictions,
                 prefill_seconds_saved=None if value is None else value.prefill_seconds_saved,
+                tuned=result.chosen,
             )
         )
     return rows
@@ -247,7 +257,8 @@ def _rows(plan: _Plan, here: dict[str, Replay], worths: dict[str, Worth | None])
 def _identity(plan: _Plan) -> str:
     """Say what kept points belong to: this version, this trace, this code of the policies."""
     code = [digest(replay_loop, policy.hooks()) for policy in plan.policies.values()]
-    return f"{VERSION} {plan.trace.digest} {' '.join(code)}"
+    rules = plan.rules.identity
+    return f"{VERSION} {plan.trace.digest} {rules}{' '.join(code)}"
 
 
 def _can_be_kept(policy: Policy) -> bool:
@@ -294,7 +305,8 @@ def study(
         capacity = msgspec.structs.replace(capacity, bytes_per_block=size)
     plan = _plan(trace, capacity, model, gpu, options)
     kept = None if partial is None else Partial(partial, _identity(plan))
-    compile_ahead(plan.policies.values(), trace.weighted, options.threads, told)
+    limited = plan.rules.name != GENERIC
+    compile_ahead(plan.policies.values(), trace.weighted, options.threads, told, limited)
     here = _run_here(plan, told)
     grid = _run_grid(plan, here, kept, told)
     return _result(plan, here, grid, _errors(plan, grid, told))
@@ -323,44 +335,55 @@ def _result(
 ) -> StudyResult:
     trace, own = plan.trace, here[plan.own]
     gaps = reuse_gaps(trace)
-    ceiling_tokens = trace.prefix_tokens(gaps.seen)
-    located = trace.located_tokens(gaps.seen)
+    generic = plan.rules.name == GENERIC
+    seen = gaps.seen if generic else plan.rules.seen()
+    hittable = gaps.seen if generic else plan.rules.ceiling()
+    ceiling_tokens = trace.prefix_tokens(hittable)
+    located = trace.located_tokens(hittable)
     worths = {label: _worth_of(plan, result, located) for label, result in here.items()}
     rows = _rows(plan, here, worths)
     by_label = {row.policy: row for row in rows}
     prompt = int(trace.input_tokens.sum())
     targets = curves.targets(plan.curve, grid, int(ceiling_tokens.sum()), plan.gib)
-    best = best_row(rows, plan.own)
+    best = best_row(rows, plan.own, plan.rules.model_of_own)
     led = parts_led(here[best.policy], own) if best.policy != plan.own else None
     capacity = describe.capacity(trace, plan.capacity, plan.model, plan.gpu)
     prefixes, once = hottest(own)
     said = describe.sampled(trace, errors)
     advice = recommend(
-        rows, by_label[plan.own], capacity, targets, worths, led, trace.origin.settings, said
+        rows,
+        by_label[plan.own],
+        capacity,
+        targets,
+        worths,
+        led,
+        trace.origin.settings,
+        said,
+        plan.rules,
     )
     value = worths[plan.own]
     return StudyResult(
         kvsched=VERSION,
-        config=describe.config(plan.options, plan.capacity, list(plan.policies), plan.grid),
+        config=describe.config(plan.options, plan.own, plan.capacity, plan.policies, plan.grid),
         command=plan.options.command,
         experiment=plan.options.experiment,
-        definitions=describe.definitions(trace),
-        optimum_is_exact=not trace.unequal,
+        definitions=describe.definitions(trace, plan.rules),
+        optimum_is_exact=generic and not trace.unequal,
         trace=describe.trace(trace),
         capacity=capacity,
-        ceiling=describe.ceiling(trace, gaps.seen),
+        ceiling=describe.ceiling(trace, hittable),
         policy=plan.own,
         curves=curves.drawn(trace, plan.curve, plan.grid, grid),
         targets=tuple(targets),
         knees=tuple(curves.knees(plan.curve, grid, prompt, plan.gib)),
         policies=tuple(rows),
-        anatomy=anatomy(own, here["opt-fit"], here["opt"], gaps.seen),
+        anatomy=anatomy(own, here["opt-fit"], here["opt"], seen, hittable),
         reuse=time_to_reuse(trace, gaps),
         hottest=prefixes,
         seen_once=once,
         returned=returned(own),
         worth=value,
         recommendation=advice,
-        warnings=plan.warnings + describe.warnings(trace, value),
+        warnings=plan.warnings + describe.warnings(own, value),
         sample=describe.sample(trace, errors),
     )

@@ -21,6 +21,7 @@ from kvsched.foundation.errors import KvschedError, UsageError
 from kvsched.foundation.jit import cache_folder, compilation_enabled
 from kvsched.policy.base import Policy
 from kvsched.policy.registry import built_in, find
+from kvsched.replay.engine import find_engine
 from kvsched.replay.run import is_compiled, replay
 from kvsched.replay.sweep import cores
 from kvsched.trace.model import Labels, Origin, Trace
@@ -136,6 +137,15 @@ def _sample() -> None:
     sample(tiny_trace(weighted=True), 2)
 
 
+def _engines() -> None:
+    """What the engines' rules share, and their own orders."""
+    trace = tiny_trace()
+    for engine in ("vllm", "sglang"):
+        rules = find_engine(engine)(trace)
+        rules.replay(None, 8)
+        rules.ceiling()
+
+
 def _edit() -> None:
     from kvsched.trace.merge import merge_traces
     from kvsched.trace.slice import slice_trace
@@ -152,6 +162,7 @@ _SHARED: dict[str, Callable[[], None]] = {
     "generating": _generate,
     "analysing": _analyse,
     "sampling": _sample,
+    "engines": _engines,
     "editing": _edit,
 }
 """What is compiled beside the policies."""
@@ -165,13 +176,15 @@ def do_job(job: str) -> dict[str, Any]:
     kind, _, name = job.partition(" ")
     if kind in _SHARED:
         _SHARED[kind]()
+    elif kind == TOKENS:
+        replay(tiny_trace(weighted=True), name, 32)
     else:
-        replay(tiny_trace(kind == "tokens"), name, 32 if kind == "tokens" else 2, fast=False)
+        replay(tiny_trace(), name, 8, fast=False, engine="vllm" if kind == LIMITS else "generic")
     return {"compiled": TALLY.compiled - compiled, "kept": TALLY.kept - kept}
 
 
-def _job(policy: str, weighted: bool) -> str:
-    return f"{'tokens' if weighted else 'blocks'} {policy}"
+BLOCKS, TOKENS, LIMITS = KINDS = ("blocks", "tokens", "limits")
+"""Forms of the loop: nodes count 1, or as they are large, or an engine limits what is hit."""
 
 
 def check_cache() -> Path:
@@ -209,7 +222,7 @@ def warm(
             )
     folder = check_cache()
     # The longest first: what is left for the end is short.
-    jobs = [_job(name, weighted) for weighted in (False, True) for name in reversed(names)]
+    jobs = [f"{kind} {name}" for kind in KINDS for name in reversed(names)]
     jobs = [*_SHARED, *jobs]
     compiled = 0
     answers = in_children(__name__, jobs, children or min(cores(), MOST_CHILDREN))
@@ -225,7 +238,11 @@ def warm(
 
 
 def compile_ahead(
-    policies: Iterable[Policy], weighted: bool, children: int = 0, report: Report | None = None
+    policies: Iterable[Policy],
+    weighted: bool,
+    children: int = 0,
+    report: Report | None = None,
+    limited: bool = False,
 ) -> None:
     """Compile in processes what a study of ``policies`` needs and the cache lacks.
 
@@ -242,9 +259,13 @@ def compile_ahead(
         policy.name
         for policy in classes
         if policy.name in built_in() and find(policy.name) is policy
-        if (policy.name != "lru" or weighted) and not is_compiled(policy, weighted)
+        if (policy.name != "lru" or weighted or limited)
+        and not is_compiled(policy, weighted, limited)
     ]
-    jobs = [_job(name, weighted) for name in wanted]
+    kind = LIMITS if limited else TOKENS if weighted else BLOCKS
+    jobs = [f"{kind} {name}" for name in wanted]
+    if limited and jobs:
+        jobs.insert(0, "engines")
     if not reuse.is_compiled():
         jobs.append("analysing")
     folder = cache_folder()

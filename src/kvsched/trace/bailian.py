@@ -51,6 +51,7 @@ def read(source: Source, options: ReadOptions) -> Trace:
         session=session,
         type=table.labels["type"],
         turn=table.whole("turn"),
+        sampling=options.sampling,
     )
 
 

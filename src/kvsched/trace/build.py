@@ -18,7 +18,11 @@ from kvsched.trace.model import (
     Origin,
     Trace,
 )
-from kvsched.trace.reading import counted
+from kvsched.trace.raw import RawChains
+from kvsched.trace.reading import Sampling, counted
+from kvsched.trace.sample import SampledTrace, SampleSettings, sample
+from kvsched.trace.spool import Keys, in_memory
+from kvsched.trace.thin import Thinned, thinned
 
 _WORD = 0xFFFFFFFF
 _FIRST_TABLE = 1 << 20
@@ -30,7 +34,7 @@ def build_trace(
     input_tokens: Int64s,
     output_tokens: Int64s,
     starts: Int64s,
-    keys: Int64s,
+    keys: Keys,
     block_size: int,
     origin: Origin,
     sizes: Int32s | None = None,
@@ -44,6 +48,7 @@ def build_trace(
     deadline_s: Float64s | None = None,
     delay_s: Float64s | None = None,
     note_sorting: bool = True,
+    sampling: Sampling | None = None,
 ) -> Trace:
     """Build the trace of R requests; ``keys[starts[r]:starts[r+1]]`` are request r's block ids.
 
@@ -55,6 +60,9 @@ def build_trace(
     first appearance; a node's size is the first one seen: what ``block_size`` leaves of the
     prompt, or, where ``block_size`` is 0, what ``sizes`` (B,) gives beside ``keys``.
 
+    With ``sampling`` the trace is what `sample` takes of it, and its forest is laid without the
+    whole (`thinned`); the whole itself where it has no blocks.
+
     Cost: O(B), 50 to 200 ns a reference. Memory: the trace's columns, ``keys``, and a table of
     at most 16 bytes a node. Raises UsageError where the forest has over 2^31 nodes.
     """
@@ -63,9 +71,6 @@ def build_trace(
         raise ValueError("starts must have one entry more than there are requests, and end at B")
     if (block_size == 0) != (sizes is not None):
         raise ValueError("blocks have one size, or sizes of their own: not both, not neither")
-    if scope is None:
-        scope = np.zeros(count, np.int32)
-    lengths = np.diff(starts)
     notes = list(origin.notes)
     late = int((np.diff(time_s) < 0).sum())
     order: Int64s | None = None
@@ -74,7 +79,6 @@ def build_trace(
         if note_sorting:
             out = int((time_s < np.maximum.accumulate(time_s)).sum())
             notes.append(f"{counted(out, 'row was', 'rows were')} out of time order and sorted")
-        lengths = lengths[order]
 
     def take(column: Any) -> Any:
         return column if column is None or order is None else column[order]
@@ -84,31 +88,27 @@ def build_trace(
             labels if labels is None or order is None else Labels(labels.codes[order], labels.names)
         )
 
-    sorted_starts = np.zeros(count + 1, np.int64)
-    np.cumsum(lengths, out=sorted_starts[1:])
-    forest, resized = _intern(
-        order=order,
-        starts=starts,
-        keys=keys,
-        input_tokens=input_tokens,
-        scope=scope,
-        block_size=block_size,
-        sizes=np.empty(0, np.int32) if sizes is None else sizes,
-    )
+    chains = RawChains(order, starts, keys, sizes, input_tokens, scope, block_size)
+    settings = None
+    thin: Thinned | None = None
+    if sampling is not None and len(keys):
+        settings = SampleSettings(sampling.rate(len(keys)), sampling.seed)
+        thin = thinned(chains, settings, sampling.progress) if settings.one_in > 1 else None
+    forest, resized = _intern(chains) if thin is None else thin
     if resized:
         blocks = counted(resized, "block", "blocks")
         notes.append(f"{blocks} came again with another size; the first size is kept")
     times = time_s if order is None else time_s[order]
     first = float(times[0]) if count else 0.0
-    settings = {"first_timestamp_s": first, **origin.settings}
-    return Trace(
+    asked = {"first_timestamp_s": first, **origin.settings}
+    kind = Trace if thin is None else SampledTrace
+    trace = kind(
         time_s=times - first,
         input_tokens=take(input_tokens),
         output_tokens=take(output_tokens),
-        starts=sorted_starts,
         **forest,
         block_size=block_size,
-        origin=dataclasses.replace(origin, notes=tuple(notes), settings=settings),
+        origin=dataclasses.replace(origin, notes=tuple(notes), settings=asked),
         tenant=relabel(tenant),
         session=relabel(session),
         type=relabel(type),
@@ -118,21 +118,17 @@ def build_trace(
         deadline_s=None if deadline_s is None else take(deadline_s) - first,
         delay_s=take(delay_s),
     )
+    if settings is None or thin is not None:
+        return trace
+    return sample(trace, settings.one_in, settings.seed)
 
 
-def _intern(
-    *,
-    order: Int64s | None,
-    starts: Int64s,
-    keys: Int64s,
-    input_tokens: Int64s,
-    scope: Int32s,
-    block_size: int,
-    sizes: Int32s,
-) -> tuple[dict[str, Any], int]:
+def _intern(raw: RawChains) -> tuple[dict[str, Any], int]:
     """Number the nodes of all chains; return the trace's columns of them, and sizes that differ."""
-    if order is None:
-        order = np.arange(len(input_tokens), dtype=np.int64)
+    order = np.arange(len(raw)) if raw.order is None else raw.order
+    scope = np.zeros(len(raw), np.int32) if raw.scope is None else raw.scope
+    sizes = np.empty(0, np.int32) if raw.sizes is None else raw.sizes
+    keys = in_memory(raw.keys)
     references = len(keys)
     chains = np.empty(references, np.int32)
     # Room for the worst case costs nothing: a page that is never written is never there.
@@ -143,7 +139,7 @@ def _intern(
     state = np.zeros(4, np.int64)  # next request, references written, nodes, sizes that differ
     while True:
         _intern_chains(
-            order, starts, keys, input_tokens, scope, block_size, sizes,
+            order, raw.starts, keys, raw.inputs, scope, raw.block_size, sizes,
             chains, parent, depth, tokens, key, table, state,
         )  # fmt: skip
         if state[0] == len(order):
@@ -159,6 +155,7 @@ def _intern(
         column.resize(nodes, refcheck=False)
     np.maximum(parent, NO_PARENT, out=parent)
     forest = {"chains": chains, "parent": parent, "depth": depth, "tokens": tokens, "key": key}
+    forest["starts"] = raw.whole_starts()
     return forest, int(state[3])
 
 

@@ -35,6 +35,7 @@ from kvsched.trace.reading import (
     part_of,
 )
 from kvsched.trace.source import Source, os_fault
+from kvsched.trace.spool import KeyColumn
 
 CHUNK_SIZE = 256
 _WRITTEN = len("0x") + 64
@@ -62,7 +63,7 @@ class _Lookups:
         self.skipped = Skipped(where)
         self.lines, self.blocks = Growing(np.int64), Growing(np.int64)
         self.times, self.inputs = Growing(np.float64), Growing(np.int64)
-        self.keys = Growing(np.int64)
+        self.keys = KeyColumn(options.sampling)
         self.models = LabelColumn()
         self.unsaid = self.uncovered = self.wide = 0
 
@@ -152,6 +153,7 @@ class _Lookups:
             ),
             scope=None if models is None else models.codes + np.int32(1),
             model=models,
+            sampling=self.options.sampling,
         )
 
 

@@ -8,12 +8,14 @@ from pathlib import Path
 
 from kvsched.foundation.errors import InputError, UsageError
 from kvsched.trace.arrivals import parse_arrivals
+from kvsched.trace.check import require_blocks
 from kvsched.trace.clock import check_unit
 from kvsched.trace.fields import MOST_TOKENS
 from kvsched.trace.formats import FORMATS, detect_format, named_format
 from kvsched.trace.model import Trace
-from kvsched.trace.reading import Format, ReadOptions
+from kvsched.trace.reading import Format, ReadOptions, Sampling
 from kvsched.trace.roles import parse_columns
+from kvsched.trace.sample import SampledTrace, sample
 from kvsched.trace.source import Progress, Source, os_fault
 from kvsched.trace.text import LEAST_RATIO, MOST_RATIO
 
@@ -44,6 +46,7 @@ def load_trace(
     skip_bad_rows: bool = False,
     columns: str | Mapping[str, str] | None = None,
     progress: Progress | None = None,
+    sampling: Sampling | None = None,
 ) -> Trace:
     """Read a trace from a file, or from a folder of session files.
 
@@ -55,7 +58,11 @@ def load_trace(
     rows out and counts them in ``origin.notes``. ``columns`` names a table's columns by role, as
     in ``time=TIMESTAMP,input=prompt_tokens``. ``progress`` is told the bytes read and in all.
 
-    Raises InputError, which names file, row and fault, and UsageError for a wrong option.
+    With ``sampling`` the result is what `sample` takes of the trace: laid from the rows, in the
+    memory of their columns and ids, by every reader that has rows; raw columns are sampled whole.
+
+    Raises InputError, which names file, row and fault, and UsageError for a wrong option, or
+    where a trace to be sampled has no blocks.
     """
     check_unit(time_unit)
     if block_size is not None and not 1 <= block_size <= MOST_TOKENS:
@@ -77,21 +84,29 @@ def load_trace(
         skip_bad_rows=skip_bad_rows,
         columns=parse_columns(columns),
         progress=progress,
+        sampling=sampling,
     )
+    trace = _load(Path(path), format, options)
+    if sampling is None or isinstance(trace, SampledTrace):
+        return trace
+    require_blocks(trace)
+    return sample(trace, sampling.rate(trace.references), sampling.seed)
+
+
+def _load(where: Path, format: str | None, options: ReadOptions) -> Trace:
     chosen = None if format is None else named_format(format)
-    where = Path(path)
     try:
         folder = where.is_dir()
     except OSError as error:
         raise InputError(str(where), os_fault(error)) from error
     if folder:
         return _load_folder(where, chosen, options)
-    with Source(where, progress) as source:
+    with Source(where, options.progress) as source:
         head = source.head()
         if not head:
             raise InputError(source.name, "the file is empty")
         if chosen is None:
-            chosen = detect_format(source.name, head, named_columns=columns is not None)
+            chosen = detect_format(source.name, head, named_columns=options.columns is not None)
         _check_options(chosen, options)
         return chosen.read(source, options)
 

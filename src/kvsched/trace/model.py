@@ -211,6 +211,11 @@ class Trace:
         """(N,) what each node takes of a capacity, where they differ."""
         return self.tokens
 
+    @functools.cached_property
+    def usual_room(self) -> int:
+        """What a node takes of a capacity on average, in whole units; 1 where all are alike."""
+        return max(1, round(float(self.tokens.mean()))) if self.unequal and self.nodes else 1
+
     @property
     def slack(self) -> int:
         """Added to a capacity, so that one that no whole nodes fill is rounded, not cut."""

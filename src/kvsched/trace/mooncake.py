@@ -48,6 +48,7 @@ def read(source: Source, options: ReadOptions) -> Trace:
         turn=table.whole("turn"),
         priority=table.whole("priority", missing=0),
         delay_s=None if delay is None else delay / clock.UNITS[table.origin.time_unit],
+        sampling=options.sampling,
     )
 
 

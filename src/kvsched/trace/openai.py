@@ -246,6 +246,7 @@ def read(source: Source, options: ReadOptions) -> Trace:
         tenant=log.labels["user"].finish(),
         session=log.labels["session"].finish(),
         model=log.labels["model"].finish(),
+        sampling=options.sampling,
     )
 
 

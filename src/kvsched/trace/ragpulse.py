@@ -193,6 +193,7 @@ def read(source: Source, options: ReadOptions) -> Trace:
             {"first_timestamp_s": first_s, "chunk_order": list(KINDS)},
         ),
         session=columns.sessions.finish(),
+        sampling=options.sampling,
     )
 
 

@@ -18,6 +18,17 @@ Scalar = TypeVar("Scalar", bound=np.generic)
 
 
 @dataclass(frozen=True)
+class Sampling:
+    """What is kept of a trace that is sampled while it is read."""
+
+    rate: Callable[[int], int]
+    """Told the trace's block references, once all rows are read; returns N, for 1 node in N."""
+    seed: int = 0
+    progress: Progress | None = None
+    """Told of the passes over what was read: the work done and in all."""
+
+
+@dataclass(frozen=True)
 class ReadOptions:
     """What a user may ask of a reader; a reader names those that it understands."""
 
@@ -43,6 +54,8 @@ class ReadOptions:
     """Names of a table's columns by role; None to tell them by their usual names."""
     progress: Progress | None = None
     """Told how many bytes were read."""
+    sampling: Sampling | None = None
+    """Which nodes to keep, by a reader that hands it to `build_trace`; None for all."""
 
 
 @dataclass(frozen=True)

@@ -23,8 +23,9 @@ from kvsched.trace.fit import BlockFit
 from kvsched.trace.ids import CLASH, CLASH_FAULT, pack_ids, parse_id_lists
 from kvsched.trace.lines import checked_rows
 from kvsched.trace.model import UNKNOWN, Float64s, Int32s, Int64s, Labels, Origin
-from kvsched.trace.reading import Growing, LabelColumn, ReadOptions, Skipped
+from kvsched.trace.reading import Growing, LabelColumn, ReadOptions, Sampling, Skipped
 from kvsched.trace.source import Source
+from kvsched.trace.spool import KeyColumn, Keys
 
 FIELDS = ("timestamp", "input_length", "output_length", "hash_ids")
 
@@ -186,13 +187,13 @@ def careful(
 class _Columns:
     """The whole trace's columns, filled chunk by chunk."""
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape: Shape, sampling: Sampling | None) -> None:
         self.lines = Growing(np.int64)
         self.times = Growing(np.float64)
         self.inputs = Growing(np.int64)
         self.outputs = Growing(np.int64)
         self.blocks = Growing(np.int64)
-        self.keys = Growing(np.int64)
+        self.keys = KeyColumn(sampling)
         self.signs = 0
         self.labels = {name: LabelColumn() for name in shape.names + shape.labels}
         self.numbers = {name: Growing(np.float64) for name in shape.numbers}
@@ -244,10 +245,14 @@ def _chunks(source: Source, shape: Shape, skipped: Skipped | None) -> Iterator[R
 
 
 def _read_columns(
-    source: Source, shape: Shape, fit: BlockFit | None, skipped: Skipped | None
+    source: Source,
+    shape: Shape,
+    fit: BlockFit | None,
+    skipped: Skipped | None,
+    sampling: Sampling | None,
 ) -> _Columns:
     """Read all rows. Raises InputError at the first bad one, unless ``skipped`` counts them."""
-    columns = _Columns(shape)
+    columns = _Columns(shape, sampling)
     misfit: tuple[int, str] | None = None
     for rows in _chunks(source, shape, skipped):
         bad = np.zeros(0, np.int64) if fit is None else fit.bad(rows.inputs, rows.blocks)
@@ -280,7 +285,7 @@ class Table:
     inputs: Int64s
     outputs: Int64s
     blocks: Int64s
-    keys: Int64s
+    keys: Keys
     labels: dict[str, Labels | None]
     numbers: dict[str, Float64s | None]
     """Columns that some row has; NaN where a row has none."""
@@ -322,7 +327,9 @@ def read_table(
     """
     skipped = Skipped(source.name)
     fit = None if block_size is None else BlockFit(block_size)
-    columns = _read_columns(source, shape, fit, skipped if options.skip_bad_rows else None)
+    columns = _read_columns(
+        source, shape, fit, skipped if options.skip_bad_rows else None, options.sampling
+    )
     if not len(columns.times):
         raise skipped.nothing_left()
     if columns.signs == CLASH:

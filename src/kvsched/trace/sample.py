@@ -108,6 +108,11 @@ class SampledTrace(Trace):
         return self.node_weight * self.tokens if self.unequal else self.node_weight
 
     @functools.cached_property
+    def usual_room(self) -> int:
+        """What a node drawn takes of a capacity on average."""
+        return self.settings.one_in * Trace.usual_room.func(self)  # type: ignore[attr-defined,no-any-return]
+
+    @functools.cached_property
     def slack(self) -> int:
         """Half of what a node drawn takes more than one: capacities are rounded, not cut."""
         unit = round(float(self.tokens.mean())) if self.unequal and self.nodes else 1

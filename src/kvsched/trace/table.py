@@ -17,6 +17,7 @@ from kvsched.trace.ids import CLASH, CLASH_FAULT
 from kvsched.trace.model import UNKNOWN, Float64s, Int32s, Int64s, Labels, Origin, Trace
 from kvsched.trace.reading import Growing, LabelColumn, ReadOptions, Skipped, counted
 from kvsched.trace.scan import MISSING
+from kvsched.trace.spool import KeyColumn
 
 BLOCK_SIZE = 512
 """Tokens a block where ids are given and their size is not: Mooncake's."""
@@ -123,9 +124,10 @@ class Table:
         self._dated: bool | None = None
         self._signs = 0
         self._texts = False
-        self._rows, self._inputs, self._outputs, self._counts, self._keys = (
-            Growing(np.int64) for _ in range(5)
+        self._rows, self._inputs, self._outputs, self._counts = (
+            Growing(np.int64) for _ in range(4)
         )
+        self._keys = KeyColumn(options.sampling)
         self._sizes = Growing(np.int32)
         self._times: Growing[Any] = Growing(np.float64)
         self._deadlines: Growing[Any] = Growing(np.float64)
@@ -252,6 +254,7 @@ class Table:
             priority=_integers(numbers.get("priority"), 0, self._keep_empty),
             deadline_s=self._if_any(deadline_s),
             delay_s=self._if_any(self._delay_s(numbers.get("delay"), unit)),
+            sampling=self._options.sampling,
         )
 
     def _notes(self) -> tuple[str, ...]:

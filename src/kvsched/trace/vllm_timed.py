@@ -19,6 +19,7 @@ from kvsched.trace.model import Int64s, Trace
 from kvsched.trace.reading import Format, ReadOptions, counted
 from kvsched.trace.rows import Shape, Table, read_table
 from kvsched.trace.source import Source
+from kvsched.trace.spool import Keys, in_memory
 
 BLOCK_SIZE = 16
 
@@ -45,15 +46,18 @@ def read(source: Source, options: ReadOptions) -> Trace:
         keys=keys,
         block_size=block_size,
         origin=table.origin.noting(*notes),
+        sampling=options.sampling,
     )
 
 
-def _as_replayed(table: Table, block_size: int) -> tuple[Int64s, Int64s, Int64s, list[str]]:
+def _as_replayed(table: Table, block_size: int) -> tuple[Int64s, Int64s, Keys, list[str]]:
     """Tokens and ids (of each row, and all of them) of the prompts that vLLM makes."""
     inputs = np.minimum(table.inputs, table.blocks * block_size)
     blocks = -(-inputs // block_size)
-    place = np.arange(len(table.keys)) - np.repeat(table.starts[:-1], table.blocks)
-    keys = table.keys[place < np.repeat(blocks, table.blocks)]
+    keys = table.keys
+    if (blocks < table.blocks).any():
+        place = np.arange(len(keys)) - np.repeat(table.starts[:-1], table.blocks)
+        keys = in_memory(keys)[place < np.repeat(blocks, table.blocks)]
     notes = []
     short = int((inputs < table.inputs).sum())
     if short:

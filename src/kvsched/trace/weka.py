@@ -31,11 +31,13 @@ from kvsched.trace.reading import (
     Growing,
     LabelColumn,
     ReadOptions,
+    Sampling,
     Skipped,
     counted,
     part_of,
 )
 from kvsched.trace.source import Source, os_fault
+from kvsched.trace.spool import KeyColumn
 
 SUFFIXES = (".json", ".json.gz", ".json.zst")
 _SCOPES = ("local", "global")
@@ -216,12 +218,12 @@ def _careful(file: str, data: bytes, include: bool, skipped: Skipped | None) -> 
 class _Columns:
     """The columns of all sessions, filled file by file."""
 
-    def __init__(self) -> None:
+    def __init__(self, sampling: Sampling | None) -> None:
         self.times = Growing(np.float64)
         self.inputs = Growing(np.int64)
         self.outputs = Growing(np.int64)
         self.blocks = Growing(np.int64)
-        self.keys = Growing(np.int64)
+        self.keys = KeyColumn(sampling)
         self.scope = Growing(np.int32)
         self.turn = Growing(np.int32)
         self.delay = Growing(np.float64)
@@ -260,7 +262,7 @@ class _Sessions:
         self.where = where
         self.options = options
         self.starts = session_starts(count, options.session_arrivals, options.seed)
-        self.columns = _Columns()
+        self.columns = _Columns(options.sampling)
         self.skipped = Skipped(where)
         self.block_size = 0
         self.files = 0
@@ -349,6 +351,7 @@ class _Sessions:
             turn=columns.turn.finish(),
             delay_s=None if np.isnan(delay).all() else delay,
             note_sorting=False,
+            sampling=options.sampling,
         )
 
 
