@@ -57,6 +57,17 @@ def test_rate_one_gives_the_whole_integers(chat: str) -> None:
         assert found[name] == whole[name]
 
 
+def test_a_tuned_policy_says_what_was_chosen(chat: str) -> None:
+    command = ("replay", chat, *CAPACITY, "--policy", "marconi:alpha=auto")
+    found = told(*command)
+    assert found["policy"] == "marconi:alpha=auto"
+    tuned = found["tuned"]
+    ended = run(*command)
+    assert isinstance(tuned, dict)
+    line = f"tuned       alpha {tuned['alpha']:g}, since request {tuned['since_request']}"
+    assert line in ended.stdout.splitlines()
+
+
 def test_a_curve_of_a_sample(chat: str) -> None:
     found = told("curve", chat, "--sample", "1/5", "--points", "4")
     assert found["sample"]["one_in"] == 5  # type: ignore[index]

@@ -35,6 +35,8 @@ def make_traces() -> list[Trace]:
         sessions, types = random.integers(-1, 4, size=count), random.integers(-1, 3, size=count)
         about = [About(*row) for row in zip(sessions.tolist(), types.tolist(), strict=True)]
         made.append(make_trace(paths, gaps, [0] * count, about))
+    # At one moment a head is compared, used, and compared again.
+    made.append(make_trace([(4,), (1, 2, 3), (6,), (1, 2, 3), (7,)], [0, 60, 60, 0, 0], [0] * 5))
     return made
 
 

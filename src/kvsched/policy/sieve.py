@@ -7,7 +7,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from kvsched.kernel import linked
 from kvsched.kernel.heap import KEY, Heap, empty_heap, heap_peek, heap_push, heap_remove
+from kvsched.kernel.linked import BEHIND, Links, empty_links, link_behind, unlink
 from kvsched.kernel.table import NONE, Table
 from kvsched.policy.base import Policy, Setup
 
@@ -25,8 +27,10 @@ NEXT = 5
 class SieveState(NamedTuple):
     """The evictable nodes by the moment when the hand comes by."""
 
+    links: Links
+    """Two lists by place, of the even laps and of the odd ones: their ends are rows N and N+1."""
     heap: Heap
-    """By (lap of the hand, place)."""
+    """By (lap of the hand, place): nodes that would not be the last of their list."""
     place: NDArray[np.int64]
     """(N,) place of each node in the queue, the tail being the smallest: the order of storing, in
     which a head comes before what follows it in its chain."""
@@ -60,48 +64,76 @@ def _on_insert(table: Table, state: SieveState, node: int, rank: int) -> None:
     state.place[node] = state.hand[FIRST] + state.hand[NEXT] - 1 - rank
 
 
+def _wait(state: SieveState, node: int, lap: int) -> None:
+    """Let a node wait for the hand of a lap: in its list where it is the last, else in the heap."""
+    ends = len(state.place) + (lap & 1)
+    last = state.links[ends, linked.AHEAD]
+    if last == ends or state.place[last] < state.place[node]:
+        link_behind(state.links, last, node)
+    else:
+        heap_push(state.heap, node, lap, state.place[node])
+
+
+def _take(state: SieveState, node: int) -> None:
+    if state.heap.place[node] == NONE:
+        unlink(state.links, node)
+    else:
+        heap_remove(state.heap, node)
+
+
 def _enter(table: Table, state: SieveState, node: int) -> None:
-    ahead = state.place[node] > state.hand[HAND]
-    lap = state.hand[LAP]
-    if ahead:
+    lap = int(state.hand[LAP])
+    if state.place[node] > state.hand[HAND]:
         state.hand[AHEAD] += 1
     else:
         lap += 1
     state.hand[HELD] += 1
-    heap_push(state.heap, node, lap, state.place[node])
+    _wait(state, node, lap)
 
 
 def _leave(table: Table, state: SieveState, node: int) -> None:
     if state.place[node] > state.hand[HAND]:
         state.hand[AHEAD] -= 1
     state.hand[HELD] -= 1
-    heap_remove(state.heap, node)
+    _take(state, node)
+
+
+def _next(state: SieveState) -> int:
+    """Return the node that the hand comes by next, or NONE."""
+    lap = int(state.hand[LAP])
+    if state.hand[AHEAD] == 0:
+        lap += 1
+    ends = len(state.place) + (lap & 1)
+    listed = state.links[ends, BEHIND]
+    other = heap_peek(state.heap)
+    due = other != NONE and state.heap.entries[0, KEY] == lap
+    if due and (listed == ends or state.place[other] < state.place[listed]):
+        return other
+    return NONE if listed == ends else int(listed)
 
 
 def _pass(state: SieveState, node: int) -> None:
-    """Move the hand past the first node of the heap."""
+    """Move the hand past the node that is next."""
     if state.hand[AHEAD] == 0:
         _go_round(state)
     state.hand[AHEAD] -= 1
     state.hand[HAND] = state.place[node]
+    _take(state, node)
 
 
 def _victim(table: Table, state: SieveState, incoming: int, rank: int) -> int:
-    node = heap_peek(state.heap)
+    node = _next(state)
     while node != NONE and state.visited[node] != 0:
         state.visited[node] = 0
         _pass(state, node)
-        next_lap = state.heap.entries[0, KEY] + 1
-        heap_remove(state.heap, node)
-        heap_push(state.heap, node, next_lap, state.place[node])
-        node = heap_peek(state.heap)
+        _wait(state, node, int(state.hand[LAP]) + 1)
+        node = _next(state)
     return node
 
 
 def _on_evict(table: Table, state: SieveState, node: int) -> None:
     _pass(state, node)
     state.hand[HELD] -= 1
-    heap_remove(state.heap, node)
 
 
 class Sieve(Policy):
@@ -113,9 +145,10 @@ class Sieve(Policy):
 
     Closed under ancestors: the hand sees evictable nodes only. What cannot leave keeps its bit and
     its place, and is met in the lap after it can; so a head, which stands before its tail, gets
-    most of a lap more than the paper's queue would give it. Evictable nodes are in a heap by (the
-    lap in which the hand comes by, place), and the hand walks past nothing: O(log n) for a node
-    evicted or a bit cleared, and a bit is cleared once for each time it was set.
+    most of a lap more than the paper's queue would give it. Evictable nodes wait in the order in
+    which the hand comes by, and it walks past nothing. As it goes from old to new, most become
+    evictable, or have their bit cleared, in that very order: those are the last of a list, O(1);
+    others are in a heap, O(log n). A bit is cleared once for each time it was set.
     """
 
     name = "sieve"
@@ -133,4 +166,6 @@ class Sieve(Policy):
         nodes = setup.nodes
         heap = empty_heap(nodes, setup.capacity_blocks)
         hand = np.array([0, START, 0, 0, 0, 0], np.int64)
-        return SieveState(heap, np.zeros(nodes, np.int64), np.zeros(nodes, np.uint8), hand)
+        links = empty_links(nodes + 1)
+        links[nodes] = nodes
+        return SieveState(links, heap, np.zeros(nodes, np.int64), np.zeros(nodes, np.uint8), hand)
