@@ -53,6 +53,10 @@ def test_a_sample_is_marked_and_near(trace: Trace, whole: StudyResult) -> None:
     assert all(each.expected_error > 0 for each in found.sample.errors)
     assert "sample" in found.definitions
     assert any("estimates" in text for text in found.warnings)
+    asked = {row.policy for row in found.policies}
+    warned = any("misjudges fifo " in text for text in found.warnings)
+    assert warned == ("fifo" in asked)
+    assert not any("misjudges" in text for text in whole.warnings)
     assert re.search(r"one node in 10 was sampled", found.recommendation.sentences[-1])
     assert not any(target.exact for target in found.targets)
     assert "depth" not in found.anatomy.by

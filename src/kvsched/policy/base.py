@@ -122,6 +122,8 @@ class Policy:
     parameters: ClassVar[dict[str, Parameter]] = {}
     looks_ahead: ClassVar[bool] = False
     """Whether it needs the future, and so is a bound and no choice."""
+    biased_when_sampled: ClassVar[bool] = False
+    """Whether a sample of nodes misjudges its hits by more than the error that is stated."""
     needs: ClassVar[tuple[str, ...]] = ()
     """Columns of requests that it cannot do without: ``priority``, ``session``, ``type``, …"""
     tunable: ClassVar[Tunable | None] = None

@@ -15,4 +15,5 @@ class FIFO(RankedPolicy):
 
     name = "fifo"
     source = "SGLang `fifo` (creation time)"
+    biased_when_sampled = True
     on_hit = staticmethod(hooks.on_hit)

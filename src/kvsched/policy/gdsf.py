@@ -89,6 +89,7 @@ class GDSF(RankedPolicy):
 
     name = "gdsf"
     source = "Cherkasova 1998 (HPL-98-69R1)"
+    biased_when_sampled = True
     parameters = {  # noqa: RUF012  # a class constant, typed in the base
         "attention_tokens": Parameter(
             0.0, "context at which attention costs as much as the rest; 0: every node costs 1"

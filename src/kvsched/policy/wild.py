@@ -171,6 +171,7 @@ class Wild(Policy):
 
     name = "wild"
     source = "KVCache Cache in the Wild, ATC'25"
+    biased_when_sampled = True
     parameters = {  # noqa: RUF012  # a class constant, typed in the base
         "reuse_s": Parameter(60.0, "seconds to reuse that a class starts from", 1e-3),
     }

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from kvsched.catalog import Accelerator, Capacity, Model
 from kvsched.foundation.version import VERSION
+from kvsched.policy.base import Policy
 from kvsched.replay.engine import GENERIC, Rules
 from kvsched.replay.run import Replay
 from kvsched.replay.sampling import PARTS, SamplingError
@@ -163,10 +164,16 @@ def refusals(result: Replay) -> str | None:
     )
 
 
-def warnings(result: Replay, own: Worth | None) -> tuple[str, ...]:
+def warnings(
+    result: Replay, own: Worth | None, policies: Iterable[Policy] = ()
+) -> tuple[str, ...]:
     """Return what a reader of the result should know before using it."""
     found = () if own is None else own.warnings
     trace = result.trace
+    biased = [policy.label for policy in policies if policy.biased_when_sampled]
+    if trace.references < trace.total_references and biased:
+        said = f"a sample misjudges {', '.join(biased)} by up to 4 points more than it states"
+        found = (f"{said}: compare on the whole trace", *found)
     if trace.references < trace.total_references:
         found = ("all hits are estimates from a sample of the trace's nodes: see `sample`", *found)
     refused = refusals(result)

@@ -384,6 +384,6 @@ def _result(
         returned=returned(own),
         worth=value,
         recommendation=advice,
-        warnings=plan.warnings + describe.warnings(own, value),
+        warnings=plan.warnings + describe.warnings(own, value, plan.policies.values()),
         sample=describe.sample(trace, errors),
     )
