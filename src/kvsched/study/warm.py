@@ -131,10 +131,16 @@ def _analyse() -> None:
 
 def _sample() -> None:
     from kvsched.replay.curve import lru_curve
+    from kvsched.trace.load import load_trace
+    from kvsched.trace.reading import Sampling
     from kvsched.trace.sample import sample
 
     lru_curve(sample(tiny_trace(), 2))
     sample(tiny_trace(weighted=True), 2)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "rows.jsonl")
+        path.write_text(_READING, encoding="utf-8")
+        load_trace(path, sampling=Sampling(lambda _references: 2))
 
 
 def _engines() -> None:
