@@ -164,10 +164,10 @@ def run() -> Section:
     )
     section.notes += [
         "Where counts over the same flat stream differ, the policies do: SLRU is SGLang's (two "
-        "segments without a bound; libcachesim's has four of equal size); libcachesim's S3FIFO "
-        "puts what comes after the small queue is full, before the first eviction, into the main "
-        "queue, as its source says, the paper's into the small one; W-TinyLFU's sketches differ; "
-        "`opt` may decline to store.",
+        "segments without a bound, another rule than libcachesim's); libcachesim's S3FIFO puts "
+        "what comes after the small queue is full, before the first eviction, into the main "
+        "queue, as its source says, the paper's into the small one; its W-TinyLFU was not "
+        "reproduced here; `opt` may decline to store.",
         "libcachesim's Belady makes room for every object, needed again or not; kvsched's `opt` "
         "does not store what nothing in the cache is needed later than. That is the whole "
         "difference between the two here: the optimum with bypass over the flattened stream hits "

@@ -164,9 +164,7 @@ def refusals(result: Replay) -> str | None:
     )
 
 
-def warnings(
-    result: Replay, own: Worth | None, policies: Iterable[Policy] = ()
-) -> tuple[str, ...]:
+def warnings(result: Replay, own: Worth | None, policies: Iterable[Policy] = ()) -> tuple[str, ...]:
     """Return what a reader of the result should know before using it."""
     found = () if own is None else own.warnings
     trace = result.trace

@@ -140,7 +140,7 @@ def _sample() -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "rows.jsonl")
         path.write_text(_READING, encoding="utf-8")
-        load_trace(path, sampling=Sampling(lambda _references: 2, 0))
+        load_trace(path, sampling=Sampling(lambda _references: 2))
 
 
 def _engines() -> None:
