@@ -31,6 +31,7 @@ from kvsched.trace.model import Origin, Trace
 QUICK = settings(
     max_examples=150,
     deadline=None,
+    derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 

@@ -370,6 +370,7 @@ lists = st.lists(st.lists(st.integers(-2, 3), max_size=4), min_size=1, max_size=
 QUICK = settings(
     max_examples=60,
     deadline=None,
+    derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 

@@ -250,6 +250,7 @@ values = st.recursive(
 
 
 @settings(
+    derandomize=True,
     max_examples=100,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],

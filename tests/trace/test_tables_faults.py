@@ -115,6 +115,11 @@ BAD_FILES: dict[str, tuple[bytes, str]] = {
         ": no column is known as the output: say --columns output=COLUMN; the columns are "
         "timestamp, input_length, gen",
     ),
+    "a name of two lines": (
+        b'timestamp,input_length,"ge\nn"\n1,2,3\n',
+        ": no column is known as the output: say --columns output=COLUMN; the columns are "
+        "timestamp, input_length, ge\ufffdn",
+    ),
     "two times": (
         b"time,timestamp,input_length,output_length\n1,1,2,3\n",
         ": time and timestamp may both be the time: choose with --columns time=COLUMN",

@@ -23,6 +23,7 @@ from kvsched.trace.cut import Cut
 from kvsched.trace.load import load_trace
 
 QUICK = settings(
+    derandomize=True,
     max_examples=150,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],

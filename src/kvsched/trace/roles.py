@@ -84,6 +84,21 @@ def usual_role(column: str) -> str | None:
     return _MEANT.get(name)
 
 
+MOST_LISTED = 40
+"""Columns that a message names at most."""
+
+
+def listed(header: Sequence[str]) -> str:
+    """Name the columns of a header in one line, for a message."""
+    shown = [
+        "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in name)
+        for name in header[:MOST_LISTED]
+    ]
+    shown = [name if len(name) <= MOST_LISTED else f"{name[:MOST_LISTED]}…" for name in shown]
+    more = f" and {len(header) - MOST_LISTED} more" if len(header) > MOST_LISTED else ""
+    return ", ".join(shown) + more
+
+
 def find_columns(
     file: str, header: Sequence[str], given: Mapping[str, str] | None
 ) -> dict[str, int]:
@@ -93,7 +108,7 @@ def find_columns(
     naming the columns that exist, where a column that is given is not there or stands twice, and
     InputError where two look like one role, or where time, input or output has none.
     """
-    exist = f"the columns are {', '.join(header)}"
+    exist = f"the columns are {listed(header)}"
     found: dict[str, int] = {}
     for role, column in (given or {}).items():
         if not column:
@@ -108,7 +123,7 @@ def find_columns(
         if usual is None or place in taken or usual in (given or {}):
             continue
         if usual in found:
-            both = f"{header[found[usual]]} and {column}"
+            both = f"{listed([header[found[usual]]])} and {listed([column])}"
             fault = f"{both} may both be the {usual}: choose with --columns {usual}=COLUMN"
             raise InputError(file, fault)
         found[usual] = place
@@ -130,8 +145,8 @@ def fixed_columns(
         elif column in header:
             raise InputError(file, f'"{column}" stands twice in the header')
         elif role in columns:
-            exist = ", ".join(header)
-            raise InputError(file, f'"{column}" is not in the header; the columns are {exist}')
+            exist = f"the columns are {listed(header)}"
+            raise InputError(file, f'"{column}" is not in the header; {exist}')
     return found
 
 
