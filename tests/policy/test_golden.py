@@ -12,7 +12,10 @@ import pytest
 from factory import BLOCK, PARTIAL, About, make_trace
 
 import kvsched
+from kvsched.kernel.table import Table
+from kvsched.policy.base import RankedPolicy, RankedState
 from kvsched.replay.run import replay
+from kvsched.trace.generate import generate, preset
 
 
 class Golden(NamedTuple):
@@ -215,3 +218,25 @@ def test_one_block_of_room(name: str) -> None:
     result = replay(trace, name, 1, compiled=False)
     assert result.request_hits.tolist() == [0, 1, 0, last]
     assert result.evictions == (0 if name == "opt" else 2)
+
+
+class FloatKey(RankedPolicy):
+    """LRU by a float: keys that are no whole numbers keep their order."""
+
+    name = "float-key"
+
+    @staticmethod
+    def key(table: Table, state: RankedState, node: int) -> float:
+        """Order as LRU does, below and above 0, in steps far smaller than 1."""
+        return state.touched[node] / 1e6 - 1e-4
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_a_key_may_be_a_float(compiled: bool) -> None:
+    trace = generate(preset("chat", requests=300), 1)
+    own = replay(trace, FloatKey, 400, decisions=True, compiled=compiled)
+    lru = replay(trace, "lru", 400, decisions=True)
+    assert own.decisions is not None
+    assert lru.decisions is not None
+    assert own.decisions.victim.tolist() == lru.decisions.victim.tolist()
+    assert own.evictions > 100

@@ -18,6 +18,7 @@ from kvsched.policy import registry
 from kvsched.policy.base import Setup
 from kvsched.policy.fifo import FIFO
 from kvsched.policy.needs import HOW_TO_GIVE
+from kvsched.replay import engine as engine_module
 from kvsched.replay.run import replay
 from kvsched.replay.sweep import sweep
 from kvsched.study import curves
@@ -69,7 +70,7 @@ def test_a_default_comparison_leaves_it_out_with_a_warning(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(study_module, "DEFAULT_POLICIES", ("fifo", f"{__name__}:Needy"))
-    monkeypatch.setattr(study_module, "make", made_here)
+    monkeypatch.setattr(engine_module, "make", made_here)
     bare, full = study(BARE, 2), study(TRACE, 2)
     assert [row.policy for row in full.policies] == ["lru", "fifo", "needy", "opt-fit", "opt"]
     assert [row.policy for row in bare.policies] == ["lru", "fifo", "opt-fit", "opt"]
@@ -84,7 +85,7 @@ def test_a_default_comparison_leaves_it_out_with_a_warning(
 def test_a_comparison_by_name_is_an_error(
     options: Options, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(study_module, "make", made_here)
+    monkeypatch.setattr(engine_module, "make", made_here)
     monkeypatch.setattr(curves, "exact_curve", lambda _: pytest.fail("it ran"))
     with pytest.raises(UsageError, match="policy needy needs `type`"):
         study(BARE, 2, options=options)

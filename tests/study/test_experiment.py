@@ -81,7 +81,7 @@ FAULTS = {
     "points: many": "Expected `int`, got `str`: `points`",
     "points: 1": "Expected `int` >= 2: `points`",
     "trace: again": "row 2: trace is given twice",
-    "policies: lru": "Expected `array | null`, got `str`: `policies`",
+    "policies: lru": "policies is a list: write [lru]",
     "points: [1": "not valid YAML",
     "skip_bad_rows: 3": "Expected `bool`, got `int`: `skip_bad_rows`",
     "x: !!python/object/apply:os.system ['true']": "not valid YAML",

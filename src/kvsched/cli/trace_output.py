@@ -88,5 +88,5 @@ def write(trace: Trace, output: str, writer: Writer) -> None:
         typer.echo(f"note: {note}", err=True)
     typer.echo(
         f"{output}: {len(trace):,} requests, {trace.references:,} block references, "
-        f"digest {trace.digest[:16]}"
+        f"from the trace with digest {trace.digest[:16]}"
     )

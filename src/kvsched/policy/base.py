@@ -224,8 +224,17 @@ def _on_touch(table: Table, state: RankedState, node: int, rank: int) -> None:
     state.touched[node] = rank
 
 
+def _ordered(value: Any) -> int:
+    """Return an int64 in the order of keys: an int as it is, a float by its bits."""
+    if isinstance(value, float):
+        bits = int(np.float64(value).view(np.int64))
+        # A negative float's bits grow as its value falls.
+        return bits if bits >= 0 else int(np.int64(-0x8000000000000000) - bits)
+    return int(value)
+
+
 def _enter(table: Table, state: RankedState, node: int) -> None:
-    heap_push(state.heap, node, key(table, state, node), state.touched[node])
+    heap_push(state.heap, node, _ordered(key(table, state, node)), state.touched[node])
 
 
 def _leave(table: Table, state: RankedState, node: int) -> None:
@@ -253,9 +262,9 @@ def tokens_before(table: Table, start: NDArray[np.int64], node: int, block_size:
 class RankedPolicy(Policy):
     """Orders evictable nodes by `key`, smallest first, then by last access, deeper first.
 
-    A subclass gives ``key(table, state, node) -> int``, which may change only when the node is
-    touched. One that keeps more than `RankedState` allocates it in `prepare` and must set
-    ``state.touched[node] = rank`` in its own `on_hit` and `on_insert`.
+    A subclass gives ``key(table, state, node)``, an int64 or a float that is no NaN, which may
+    change only when the node is touched. One that keeps more than `RankedState` allocates it in
+    `prepare` and must set ``state.touched[node] = rank`` in its own `on_hit` and `on_insert`.
     """
 
     on_hit: ClassVar[Any] = staticmethod(_on_touch)

@@ -26,13 +26,10 @@ class ChapterState(NamedTuple):
     """(2,) the size weight, and the capacity in tokens."""
 
 
-def _key(table: Table, state: ChapterState, node: int) -> int:
+def _key(table: Table, state: ChapterState, node: int) -> float:
     size = float(table.tokens[node])
     weight, capacity = state.weight[0], state.weight[1]
-    score = float(state.uses[node]) + RECENCY_AT_REFRESH - weight * size / capacity
-    bits = np.float64(score).view(np.int64)
-    # A negative float's bits grow as its value falls.
-    return int(bits) if bits >= 0 else int(np.int64(-0x8000000000000000) - bits)
+    return float(float(state.uses[node]) + RECENCY_AT_REFRESH - weight * size / capacity)
 
 
 class Chapter(RankedPolicy):

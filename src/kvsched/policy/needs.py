@@ -13,7 +13,7 @@ from kvsched.trace.model import Labels, Trace
 Column = NDArray[Any] | Labels
 """(R,) values, one a request; of a column of names, the codes and the names."""
 
-_MOONCAKE = "a Mooncake row gives it as `{}`"
+_MOONCAKE = "a Mooncake row gives it as `{}`, a table by --columns"
 _LABEL = "Weka sessions and generated traces have it, " + _MOONCAKE
 
 HOW_TO_GIVE = {

@@ -66,6 +66,13 @@ def find(reference: str) -> type[Policy]:
             raise UsageError(f"policy {reference}: cannot be loaded ({fault_of(error)})") from error
         return _checked(reference, offered)
     place, _, attribute = reference.rpartition(":")
+    if not place and reference.endswith(".py"):
+        raise UsageError(f"policy {reference}: name its class too, as in {reference}:MyPolicy")
+    if not place and "=" in reference:
+        raise UsageError(
+            f"unknown policy {reference}: parameters are joined to their policy by colons, as in "
+            "ttl:lifetime_s=60:tool_lifetime_s=3"
+        )
     if not place:
         raise UsageError(f"unknown policy {reference} (known: {', '.join(names())})")
     if place.endswith(".py"):

@@ -60,6 +60,7 @@ def verdict(beyond: bool | None) -> str:
 def curves(result: Comparison) -> dict[str, Any]:
     """Both studies' curves over capacity in tokens: A dashed, B solid."""
     traces = []
+    shown = {result.a.policy, result.b.policy, "opt-fit"}
     plain = [curve.policy for curve in result.curves if curve.policy not in DASHES]
     for curve in result.curves:
         bound = curve.policy in DASHES
@@ -79,7 +80,7 @@ def curves(result: Comparison) -> dict[str, Any]:
                         "width": 1.4 if bound else 2,
                         "dash": "dash" if side == "A" else "solid",
                     },
-                    "visible": True if curve.policy in ("lru", "opt-fit") else "legendonly",
+                    "visible": True if curve.policy in shown else "legendonly",
                     "hovertemplate": f"<b>{label}</b> %{{y:.1%}} hit<br>%{{x:,}} tokens"
                     "<extra></extra>",
                 }
@@ -121,7 +122,7 @@ def render_comparison(result: Comparison) -> str:
 def _table(title: str, first: str, rows: tuple[Change, ...]) -> Table:
     table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
     table.add_column(first)
-    for heading in ("A", "B", "B − A", "own variation"):
+    for heading in ("A", "B", "B − A", "95% of draws", "beyond"):
         table.add_column(heading, justify="right", no_wrap=True)
     for row in rows:
         interval = DASH
@@ -134,6 +135,7 @@ def _table(title: str, first: str, rows: tuple[Change, ...]) -> Table:
             figure(row.b, row.unit),
             signed(row.difference, row.unit),
             interval,
+            verdict(row.beyond_variation),
             style=style,
         )
     return table
@@ -156,8 +158,8 @@ def print_comparison(result: Comparison, console: Console) -> None:
         console.print(_table(title, first, rows))
         console.print()
     console.print(
-        "[dim]own variation: the middle 95% of B − A when each trace's windows of time are drawn "
-        "anew; bold rows are beyond it[/dim]\n"
+        "[dim]draws: B − A when each trace's windows of time are drawn anew; beyond the traces' "
+        "own variation where the middle 95% of them leaves out 0[/dim]\n"
     )
     for sentence in result.sentences:
         console.print(Text(visible(sentence), style="bold"))

@@ -79,13 +79,13 @@ def _workload(result: StudyResult) -> list[RenderableType]:
         f"Ceiling: [bold]{share(ceiling.token_share)}[/bold] of the prompt tokens could be reused",
         f"Capacity: {count(capacity.blocks)} {capacity.unit}{size}",
         f"{escape(name(result.policy))} hits [bold]{share(own.token_share)}[/bold], "
-        f"and the best an engine's pool could is [bold]{share(fit.token_share)}[/bold]",
+        f"and the best an engine's pool could hit is [bold]{share(fit.token_share)}[/bold]",
     ]
-    if result.sample is not None:
+    if result.sample is not None and result.sample.one_in > 1:
         most = max((each.expected_error for each in result.sample.errors), default=None)
         lines.append(
             f"[bold]Estimates[/bold] from a sample: one node in {count(result.sample.one_in)}, "
-            f"hit ratios ± {share(most, 2)} expected"
+            f"hit ratios ± {share(most, 2)} (one standard error) expected"
         )
     steps = [*capacity.derivation]
     if result.config.get("engine", "generic") != "generic":
@@ -97,7 +97,8 @@ def _workload(result: StudyResult) -> list[RenderableType]:
 def _policies(result: StudyResult) -> list[RenderableType]:
     table = _table("Policies at this capacity")
     table.add_column("policy")
-    for heading in ("hit", "gap closed", "evictions", "prefill saved"):
+    worth = any(row.prefill_seconds_saved is not None for row in result.policies)
+    for heading in ("hit", "gap closed", "evictions", *(("prefill saved",) if worth else ())):
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("of the ceiling", no_wrap=True)
     most = result.ceiling.token_share or 1.0
@@ -109,10 +110,19 @@ def _policies(result: StudyResult) -> list[RenderableType]:
             share(row.token_share),
             share(row.gap_closed),
             count(row.evictions),
-            seconds(row.prefill_seconds_saved),
+            *((seconds(row.prefill_seconds_saved),) if worth else ()),
             f"[bright_blue]{'█' * filled}[/bright_blue][dim]{'·' * (16 - filled)}[/dim]",
         )
-    return [table]
+    return [table, *(f"[dim]{escape(said)}[/dim]" for said in _alike(result))]
+
+
+def _alike(result: StudyResult) -> list[str]:
+    """Say which policies hit and evict the same here: equal rows are no fault."""
+    same: dict[tuple[int, int], list[str]] = {}
+    for row in result.policies:
+        same.setdefault((row.hit_tokens, row.evictions), []).append(name(row.policy))
+    groups = [" = ".join(names) for names in same.values() if len(names) > 1]
+    return [f"the same hits and evictions on this trace: {'; '.join(groups)}"] if groups else []
 
 
 def _widths(row: AnatomyRow) -> list[int]:
@@ -164,7 +174,7 @@ def _targets(result: StudyResult) -> list[RenderableType]:
         cells = [sizes.get((row.policy, each), DASH) for each in shares]
         table.add_row(escape(name(row.policy)), *cells, knees.get(row.policy, DASH))
     others = "exact for lru; for the others on the grid" if exact else "on the grid"
-    if result.sample is not None:
+    if result.sample is not None and result.sample.one_in > 1:
         others = "estimates from a sample; on the grid"
     return [table, f"[dim]{others}: smallest (≤), knee (≈)[/dim]"]
 

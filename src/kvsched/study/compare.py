@@ -225,15 +225,18 @@ def _told(change: Change) -> str:
     text = _points(change.difference)
     if change.low is None or change.high is None:
         return f"{text} (the traces' own variation is not known)"
-    more = "more" if change.beyond_variation else "no more"
     interval = f"{100 * change.low:+.1f} to {100 * change.high:+.1f}".replace("-", "−")
-    return f"{text}, {more} than the traces' own variation ({interval})"
+    if change.beyond_variation:
+        why = f"{interval} when the windows are drawn anew, never 0"
+        return f"{text}, more than the traces' own variation ({why})"
+    return f"{text}, no more than the traces' own variation ({interval}, 0 among them)"
 
 
 def _makes_up(a: StudyResult, b: StudyResult) -> str | None:
-    """Say which capacity of LRU on B hits the share that it hits on A, where a curve tells."""
-    row = next((row for row in a.policies if row.policy == "lru"), None)
-    curve = next((each for each in b.curves if each.policy == "lru"), None)
+    """Say which capacity on B makes A's policy hit what it hits on A, if a curve tells."""
+    policy = a.policy
+    row = next((row for row in a.policies if row.policy == policy), None)
+    curve = next((each for each in b.curves if each.policy == policy), None)
     if row is None or row.token_share is None or curve is None:
         return None
     wanted = row.token_share * b.trace.prompt_tokens
@@ -245,9 +248,9 @@ def _makes_up(a: StudyResult, b: StudyResult) -> str | None:
     tokens = next(enough, None)
     share = _percent(row.token_share)
     if tokens is None:
-        return f"No capacity that was studied makes lru hit {share} on B, as it does on A."
+        return f"No capacity that was studied makes {policy} hit {share} on B, as it does on A."
     return (
-        f"lru hits {share} on B with at most {tokens:,} tokens, as it does on A with "
+        f"{policy} hits {share} on B with at most {tokens:,} tokens, as it does on A with "
         f"{a.capacity.tokens:,}."
     )
 
@@ -275,6 +278,13 @@ def _sentences(a: StudyResult, b: StudyResult, anatomy: tuple[Change, ...]) -> t
     return (*sentences, made_up) if made_up else tuple(sentences)
 
 
+def _rule(definition: str | None) -> str | None:
+    """Return a definition without the figures of its own trace."""
+    if definition is None or "blocks named" not in definition:
+        return definition
+    return definition.partition(":")[0]
+
+
 def _warnings(a: StudyResult, b: StudyResult) -> tuple[str, ...]:
     found = []
     if a.capacity.tokens != b.capacity.tokens:
@@ -290,8 +300,13 @@ def _warnings(a: StudyResult, b: StudyResult) -> tuple[str, ...]:
     differ = sorted(
         name
         for name in {*a.definitions, *b.definitions}
-        if a.definitions.get(name) != b.definitions.get(name)
+        if _rule(a.definitions.get(name)) != _rule(b.definitions.get(name))
     )
+    for letter, one, other in (("A", a, b), ("B", b, a)):
+        known = {row.policy for row in other.policies}
+        alone = [row.policy for row in one.policies if row.policy not in known]
+        if alone:
+            found.append(f"studied in {letter} alone: {', '.join(alone)}")
     if differ:
         found.append(f"the definitions differ: {', '.join(differ)}")
     if a.kvsched != b.kvsched:

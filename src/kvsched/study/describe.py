@@ -43,7 +43,8 @@ DEFINITIONS = {
     "opt-fit": "Belady's rule where everything that fits is stored: the best an engine's own pool "
     "could do (in hit blocks of equal size)",
     "opt": "Belady's rule with the choice not to store: the bound of any cache",
-    "gap_closed": "(hit tokens − LRU's) / (opt-fit's − LRU's)",
+    "gap_closed": "(hit tokens − LRU's) / (opt-fit's − LRU's); none where opt-fit gains less than "
+    "0.1% of the prompt tokens",
     "compulsory": "prompt tokens never seen before",
     "tail": "prompt tokens that no node covers",
     "capacity": "prompt tokens seen before that the policy and opt-fit both miss",
@@ -52,6 +53,9 @@ DEFINITIONS = {
     "bypass": "hit tokens of opt minus those of opt-fit",
     "knee": "where a curve lies farthest above the line from nothing to its first maximum",
 }
+
+USUAL_BLOCK = 16
+"""vLLM's default block, in tokens; SGLang's page is 1."""
 
 REPLAY_DEFINITIONS = (
     "replay",
@@ -174,6 +178,12 @@ def warnings(result: Replay, own: Worth | None, policies: Iterable[Policy] = ())
         found = (f"{said}: compare on the whole trace", *found)
     if trace.references < trace.total_references:
         found = ("all hits are estimates from a sample of the trace's nodes: see `sample`", *found)
+    if result.rules is not None and trace.block_size > USUAL_BLOCK:
+        found = (
+            f"{result.rules.name}'s rules are applied to the trace's blocks of {trace.block_size} "
+            f"tokens; engines use {USUAL_BLOCK} or fewer, and then lose less to partial blocks",
+            *found,
+        )
     refused = refusals(result)
     if refused is not None:
         found = (refused, *found)

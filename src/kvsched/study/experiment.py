@@ -186,6 +186,8 @@ def _in_words(fault: str, found: dict[Any, Any]) -> str:
         near = difflib.get_close_matches(strange[0], sorted(known), 1)
         hint = f" (did you mean {near[0]}?)" if near else " (kvsched run --fields lists them)"
         return f"there is no field {strange[0]}{hint}"
+    if "policies" in fault and isinstance(found.get("policies"), str):
+        return f"policies is a list: write [{found['policies']}]"
     return fault.replace(" - at `$.", ": `").replace("Object", "the experiment")
 
 

@@ -62,14 +62,15 @@ def _gain_sentence(
 ) -> str:
     text = (
         f"{chosen.policy} hits {_percent(chosen.token_share)} of the prompt tokens there; the best "
-        f"that an engine's own pool could is {_percent(fit.token_share)}"
+        f"that an engine's own pool could hit is {_percent(fit.token_share)}"
     )
     other = own if chosen.policy != own.policy else best
     if other.policy != chosen.policy:
         text += f", and {other.policy} hits {_percent(other.token_share)}"
     worth, bound = worths[chosen.policy], _bound(worths[chosen.policy])
     if worth is None or bound is None:
-        return text + "."
+        unknown = "; what that is worth is not known without a model and a GPU (--model, --gpu)"
+        return text + (unknown if worth is None else "") + "."
     by = f"at {worth.batch} requests a step" if worth.gain_bound is not None else "by FLOPs alone"
     text += (
         f"; what {chosen.policy} hits is worth at most {bound:.2f}× the throughput of no cache {by}"
@@ -105,6 +106,19 @@ def _uncertain_sentence(
     return text + "."
 
 
+def _wanted(policy: str, targets: list[Target], capacity: CapacitySummary) -> str:
+    """Say what capacity of ``policy`` reaches 90% of the ceiling, and where it is a grid's."""
+    named = (target for target in targets if target.policy == policy and target.share == 0.9)
+    target = next(named, None)
+    if target is None or target.blocks is None:
+        return ""
+    size = _size(target.blocks, capacity.unit, target.gib)
+    grid = "" if target.exact else " at most (a point of the grid: --points has more)"
+    if target.blocks > capacity.blocks:
+        return f"; it would need {size}{grid} for 90% of the ceiling"
+    return f"; {size}{grid} would do for 90% of the ceiling"
+
+
 def recommend(
     rows: list[PolicyRow],
     own: PolicyRow,
@@ -124,16 +138,8 @@ def recommend(
     chosen = own if doubtful else best
     verb = "Keep" if chosen.policy == own.policy else f"Replace {own.policy} by"
     first = f"{verb} {chosen.policy} at {_size(capacity.blocks, capacity.unit, capacity.gib)}"
-    wanted = next(
-        (target for target in targets if target.policy == "lru" and target.share == 0.9), None
-    )
     blocks: int | None = capacity.blocks
-    if wanted is not None and wanted.blocks is not None:
-        size = _size(wanted.blocks, capacity.unit, wanted.gib)
-        if wanted.blocks > capacity.blocks:
-            first += f"; lru would need {size} for 90% of the ceiling"
-        else:
-            first += f"; {size} of lru would do for 90% of the ceiling"
+    first += _wanted(chosen.policy, targets, capacity)
     sentences = (
         first + ".",
         _gain_sentence(chosen, best, own, fit, worths),

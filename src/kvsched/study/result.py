@@ -161,7 +161,8 @@ class PolicyRow(_Value, frozen=True, kw_only=True):
     token_share: float | None
     """Of all prompt tokens."""
     gap_closed: float | None
-    """(its hit tokens − LRU's) / (opt-fit's − LRU's); None where LRU reaches opt-fit."""
+    """(its hit tokens − LRU's) / (opt-fit's − LRU's); None where opt-fit gains less
+    than 0.1% of the prompt tokens."""
     evictions: int
     prefill_seconds_saved: float | None
     """Least seconds of one accelerator that its hits save; None without model and accelerator."""

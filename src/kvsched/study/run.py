@@ -44,6 +44,8 @@ from kvsched.trace.sample import SampledTrace
 
 DEFAULT_POLICIES = ("lru", "fifo", "lfu", "slru", "chapter", "decay")
 BOUNDS = ("opt-fit", "opt")
+LEAST_GAP = 1e-3
+"""Of the prompt tokens; below it no share of the gap between LRU and opt-fit is stated."""
 
 Report = Callable[[str, int, int], None]
 """Told (what, done, all) as a study goes on."""
@@ -235,6 +237,8 @@ def _rows(plan: _Plan, here: dict[str, Replay], worths: dict[str, Worth | None])
     prompt = int(plan.trace.input_tokens.sum())
     lru, fit = here["lru"].hit_tokens, here["opt-fit"].hit_tokens
     rows = []
+    # A share of next to nothing says nothing.
+    told = fit - lru > LEAST_GAP * prompt
     for label, policy in plan.policies.items():
         result, value = here[label], worths[label]
         rows.append(
@@ -245,7 +249,7 @@ def _rows(plan: _Plan, here: dict[str, Replay], worths: dict[str, Worth | None])
                 hit_tokens=result.hit_tokens,
                 block_share=result.block_hit_ratio,
                 token_share=result.hit_tokens / prompt if prompt else None,
-                gap_closed=(result.hit_tokens - lru) / (fit - lru) if fit > lru else None,
+                gap_closed=(result.hit_tokens - lru) / (fit - lru) if told else None,
                 evictions=result.evictions,
                 prefill_seconds_saved=None if value is None else value.prefill_seconds_saved,
                 tuned=result.chosen,

@@ -70,6 +70,5 @@ def detect_format(file: str, head: bytes, named_columns: bool = False) -> Format
         raise InputError(file, f"binary data, in none of the formats known: {known_names()}")
     if not head.strip():
         raise InputError(file, "the file is empty")
-    raise InputError(
-        file, f"its content is in none of the formats known: {known_names()} (--format names one)"
-    )
+    hint = "--format names one; --columns time=NAME,input=NAME,… names the columns of a table"
+    raise InputError(file, f"its content is in none of the formats known: {known_names()} ({hint})")
