@@ -149,9 +149,11 @@ class _Rows:
         )
         if cut is None:
             return None
-        if self._dated is None:
-            self._dated = cells.looks_dated(cut.cell("time", 0))
-        times = cut.times("time", self._dated)
+        first = cut.cell("time", 0)
+        if self._dated is None and not first.strip():
+            return None  # the first time that is there tells what all are
+        dated = cells.looks_dated(first) if self._dated is None else self._dated
+        times = cut.times("time", dated)
         inputs, outputs = cut.integers("input"), cut.integers("output")
         counts = np.zeros(cut.count, np.int64)
         ids = cut.ids("blocks", counts)
@@ -169,13 +171,14 @@ class _Rows:
             sizes = listed[0]
             if len(sizes) and not (sizes.min() > 0 and sizes.max() <= MOST_TOKENS):
                 return None
-        optional = self._fast_optional(cut)
+        optional = self._fast_optional(cut, dated)
         if optional is None:
             return None
+        self._dated = dated
         return Batch(
             rows=cut.lines,
             times=times,
-            dated=self._dated,
+            dated=dated,
             inputs=inputs,
             outputs=outputs,
             counts=counts,
@@ -189,7 +192,7 @@ class _Rows:
         )
 
     def _fast_optional(
-        self, cut: Cut
+        self, cut: Cut, dated: bool
     ) -> tuple[dict[str, Float64s], Int64s | Float64s | None] | None:
         found: dict[str, Float64s] = {}
         for role in (*roles.INTEGERS, "delay"):
@@ -202,7 +205,7 @@ class _Rows:
             found[role] = column
         if not cut.has("deadline"):
             return found, None
-        deadlines = cut.times("deadline", bool(self._dated))
+        deadlines = cut.times("deadline", dated)
         return None if deadlines is None else (found, deadlines)
 
     def _careful(self, text: str, first_line: int) -> Batch:
