@@ -8,12 +8,15 @@ import sys
 import kvsched
 
 NAMES = {
+    "Parameter",
     "Policy",
     "RankedPolicy",
+    "Setup",
     "Trace",
     "load_trace",
     "lru_curve",
     "policies",
+    "ranked_columns",
     "replay",
     "study",
     "sweep",

@@ -15,7 +15,7 @@ import types
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from kvsched.policy.base import Policy, RankedPolicy
+    from kvsched.policy.base import Parameter, Policy, RankedPolicy, Setup, ranked_columns
     from kvsched.policy.registry import names as policies
     from kvsched.replay.curve import lru_curve
     from kvsched.replay.run import replay
@@ -25,24 +25,30 @@ if TYPE_CHECKING:
     from kvsched.trace.model import Trace
 
 __all__ = [
+    "Parameter",
     "Policy",
     "RankedPolicy",
+    "Setup",
     "Trace",
     "load_trace",
     "lru_curve",
     "policies",
+    "ranked_columns",
     "replay",
     "study",
     "sweep",
 ]
 
 _HOMES = {
+    "Parameter": "kvsched.policy.base:Parameter",
     "Policy": "kvsched.policy.base:Policy",
     "RankedPolicy": "kvsched.policy.base:RankedPolicy",
+    "Setup": "kvsched.policy.base:Setup",
     "Trace": "kvsched.trace.model:Trace",
     "load_trace": "kvsched.trace.load:load_trace",
     "lru_curve": "kvsched.replay.curve:lru_curve",
     "policies": "kvsched.policy.registry:names",
+    "ranked_columns": "kvsched.policy.base:ranked_columns",
     "replay": "kvsched.replay.run:replay",
     "study": "kvsched.study.run:study",
     "sweep": "kvsched.replay.sweep:sweep",

@@ -14,6 +14,7 @@ from kvsched.policy import registry
 from kvsched.policy.base import Policy
 from kvsched.policy.fifo import FIFO
 from kvsched.replay.run import replay
+from kvsched.trace.generate import generate, preset
 
 TEXTS = {
     "does not parse": ("def (", "SyntaxError"),
@@ -155,3 +156,18 @@ def test_a_class_that_will_not_do_is_said_in_one_line(tmp_path: Path, body: str)
     with pytest.raises(UsageError, match=BODIES[body]) as caught:
         replay(trace, f"{file}:Odd", 1, compiled=False)
     assert "\n" not in str(caught.value)
+
+
+def test_the_example_with_a_state_is_what_it_says() -> None:
+    trace = generate(preset("chat", requests=500), 1)
+    reference = f"{Path(__file__).parents[2] / 'examples' / 'seen_again.py'}:SeenAgain"
+    found = replay(trace, f"{reference}:enough=3", 600)
+    assert found.policy.label == "seen-again:enough=3"
+    assert (
+        found.hit_blocks == replay(trace, f"{reference}:enough=3", 600, compiled=False).hit_blocks
+    )
+    # Where no count is ever enough, or every one is, it is LRU.
+    lru = replay(trace, "lru", 600).request_hits.tolist()
+    for enough in (1, 1_000_000):
+        assert replay(trace, f"{reference}:enough={enough}", 600).request_hits.tolist() == lru
+    assert found.request_hits.tolist() != lru

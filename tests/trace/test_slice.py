@@ -97,7 +97,7 @@ def test_conditions_together(trace: Trace, data: st.DataObject) -> None:
         with pytest.raises(UsageError, match="no request has a session"):
             slice_trace(trace, from_s=low, to_s=high + 1, names=names)
     elif not any(keep):
-        with pytest.raises(UsageError, match="is left|no session is called"):
+        with pytest.raises(UsageError, match=r"is left|no session is called"):
             slice_trace(trace, from_s=low, to_s=high + 1, first=first, names=names)
     else:
         part = slice_trace(trace, from_s=low, to_s=high + 1, first=first, names=names)
