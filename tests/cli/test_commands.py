@@ -375,3 +375,96 @@ def test_a_result_alone_is_nothing_to_study(chat: Path, tmp_path: Path) -> None:
     ended = run("study", str(tmp_path / "out"))
     assert ended.returncode == 2
     assert "--against says with what to compare it" in ended.stderr
+
+
+def test_a_pipe_is_read_from_its_beginning(chat: Path, tmp_path: Path) -> None:
+    rows = tmp_path / "chat.jsonl"
+    good("trace", "convert", str(chat), "-o", str(rows))
+    options = "--block-size 16 --policies fifo --points 2 --capacity-blocks 900"
+    command = f"cat {rows} | {' '.join(KVSCHED)} study /dev/stdin {options} -o {tmp_path / 'p'}"
+    ended = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+    good("study", str(rows), *options.split(), "-o", str(tmp_path / "f"))
+    piped, plain = (
+        json.loads((tmp_path / each / "result.json").read_text())["trace"]["digest"]
+        for each in ("p", "f")
+    )
+    assert piped == plain
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("replay", "--capacity-blocks", "9", "--per-request"),
+        ("replay", "--capacity-blocks", "9", "--dump-decisions"),
+        ("trace", "convert", "-o"),
+        ("trace", "slice", "--first", "3", "-o"),
+        ("trace", "anonymize", "-o"),
+    ],
+    ids=" ".join,
+)
+def test_the_trace_itself_is_never_written(
+    chat: Path, tmp_path: Path, command: tuple[str, ...]
+) -> None:
+    rows = tmp_path / "chat.jsonl"
+    good("trace", "convert", str(chat), "-o", str(rows))
+    before = rows.read_bytes()
+    (tmp_path / "link.jsonl").symlink_to(rows)
+    words = 2 if command[0] == "trace" else 1
+    for output in (rows, tmp_path / "link.jsonl"):
+        ended = run(*command[:words], str(rows), *command[words:], str(output))
+        assert ended.returncode == 2, ended.stdout
+        assert "is the trace that is read" in ended.stderr
+    assert rows.read_bytes() == before
+
+
+def test_the_command_in_a_result_names_no_folder(chat: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "secret"
+    folder.mkdir()
+    inner = folder / "t.kvtrace"
+    inner.write_bytes(chat.read_bytes())
+    options = ("--policies", "fifo", "--points", "2", "--capacity-blocks", "900")
+    good("study", str(inner), *options, f"-o{tmp_path / 'a'}", f"--against={inner}")
+    good(
+        "study",
+        "secret/t.kvtrace",
+        *options,
+        "-o",
+        "b",
+        "--against",
+        "secret/t.kvtrace",
+        cwd=tmp_path,
+    )
+    first = (tmp_path / "a" / "result.json").read_text()
+    assert "secret" not in first
+    assert "secret" not in (tmp_path / "a" / "report.html").read_text()
+    second = json.loads((tmp_path / "b" / "result.json").read_text())
+    assert json.loads(first)["command"].startswith("kvsched study t.kvtrace --policies fifo")
+    assert second["command"].startswith("kvsched study t.kvtrace --policies fifo")
+
+
+def test_what_cannot_work_is_refused_before_any_work(chat: Path, tmp_path: Path) -> None:
+    for options, fault in (
+        (("--against", "nothing.jsonl"), "nothing.jsonl: no such file"),
+        (("--efficiency", "nan"), "efficiency must be above 0"),
+        (("--engine", "vllm", "--sample", "1/2"), "a sample has holes"),
+    ):
+        ended = study(chat, tmp_path / "out", *options)
+        assert ended.returncode == 2, ended.stdout
+        assert fault in ended.stderr
+        assert not (tmp_path / "out").exists()
+    one = tmp_path / "one.jsonl"
+    one.write_text(
+        '{"timestamp": 0, "input_length": 600, "output_length": 1, "hash_ids": [7, 8]}\n'
+    )
+    ended = run("study", str(one), "--sample", "1/2", "--points", "2", "-o", str(tmp_path / "one"))
+    assert ended.returncode == 0, ended.stderr
+    assert json.loads((tmp_path / "one" / "result.json").read_text())["ceiling"]["hit_blocks"] == 0
+
+
+def test_a_conversion_can_be_told_as_json(chat: Path, tmp_path: Path) -> None:
+    said = json.loads(
+        good("trace", "convert", str(chat), "-o", str(tmp_path / "x.kvtrace"), "--format", "json")
+    )
+    assert said["requests"] == 1500
+    assert said["output"] == "x.kvtrace"

@@ -401,3 +401,15 @@ def test_a_long_table_is_a_stream(tmp_path: Path) -> None:
     assert len(trace) == 16_000
     assert path.stat().st_size > 60 << 20
     assert peak < 30 << 20
+
+
+def test_one_column_may_have_two_roles(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("time_s,input_tokens,output_tokens\n1,512,1\n3,600,2\n")
+    found = load_trace(
+        path, columns="time=time_s,output=output_tokens,input=input_tokens,deadline=time_s"
+    )
+    assert found.deadline_s is not None
+    assert found.deadline_s.tolist() == found.time_s.tolist() == [0.0, 2.0]
+    same = load_trace(path, columns="time=input_tokens,input=input_tokens,output=output_tokens")
+    assert same.input_tokens.tolist() == [512, 600]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -221,6 +222,17 @@ class CapacityOptions:
     reserve_running: ReserveRunning = None
 
 
+def keep_apart(trace: str, *outputs: str | None) -> None:
+    """Raise UsageError where an output is the trace's own file, which is only ever read."""
+    read = Path(trace)
+    for output in outputs:
+        if output is None or not Path(output).exists() or not read.exists():
+            continue
+        inside = read.is_dir() and Path(output).parent.samefile(read)
+        if inside or Path(output).samefile(read):
+            raise UsageError(f"{output}: is the trace that is read: name another file")
+
+
 def split_format(values: list[str] | None) -> tuple[str, str | None]:
     """Return the output format and the reader's name that ``--format`` holds."""
     output, reader = "text", None
@@ -299,9 +311,20 @@ def open_sampled(source: TraceOptions, asked: SampleOptions, replays: int) -> Tr
     else:
         trace = _read(source, rate)
         _say_notes(trace)
+    if trace.total_references and not trace.references:
+        raise UsageError("the sample holds no block at all: take a larger share of the trace")
     if one_in is None:
         typer.echo(f"note: --sample auto took 1/{rate(trace.total_references)}", err=True)
     return trace
+
+
+def refuse_sampled_engine(rules: EngineOptions, sampling: SampleOptions) -> None:
+    """Raise UsageError where a sample, which has holes, is to be run under an engine's rules."""
+    if sampling.sample is not None and rules.engine != "generic":
+        raise UsageError(
+            f"engine {rules.engine}: its rules need whole chains, and a sample has holes in them: "
+            "leave out --sample"
+        )
 
 
 def find_hardware(options: CapacityOptions) -> tuple[Model | None, Accelerator | None]:

@@ -14,8 +14,10 @@ from kvsched.cli.options import (
     TraceOptions,
     find_capacity,
     find_hardware,
+    keep_apart,
     open_sampled,
     print_json,
+    refuse_sampled_engine,
     sample_line,
 )
 from kvsched.foundation.errors import UsageError
@@ -63,6 +65,8 @@ def command(
         raise UsageError(
             "--sample says nothing of single requests: leave out --per-request and --dump-decisions"
         )
+    keep_apart(source.trace, per_request, dump_decisions)
+    refuse_sampled_engine(rules, sampling)
     engine = find_engine(rules.engine)
     chosen = engine.policy(policy)
     found_model, found_gpu = find_hardware(asked)

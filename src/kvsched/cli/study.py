@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import shlex
 import sys
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -25,9 +26,10 @@ from kvsched.cli.options import (
     find_hardware,
     open_sampled,
     print_json,
+    refuse_sampled_engine,
     split_format,
 )
-from kvsched.foundation.errors import KvschedError, UsageError
+from kvsched.foundation.errors import InputError, KvschedError, UsageError
 
 if TYPE_CHECKING:
     from kvsched.catalog import Capacity
@@ -98,7 +100,7 @@ def command(source: TraceOptions, asked: CapacityOptions, how: StudyOptions) -> 
 
     Interrupted, and run again, it goes on from where it was.
     """
-    _interruptible(source, asked, how)
+    _interruptible(source, asked, how, ())
 
 
 def run(
@@ -139,9 +141,10 @@ def run(
     source, asked, how = options_of(described)
     if output_dir is not None:
         how = dataclasses.replace(how, output_dir=output_dir)
-    output = split_format(format)[0]
-    source = dataclasses.replace(source, format=[output, *(source.format or [])])
-    _interruptible(source, asked, how)
+    output, reader = split_format(format)
+    readers = [reader] if reader is not None else source.format or []
+    source = dataclasses.replace(source, format=[output, *readers])
+    _interruptible(source, asked, how, (experiment,))
 
 
 def options_of(described: Experiment) -> tuple[TraceOptions, CapacityOptions, StudyOptions]:
@@ -168,34 +171,45 @@ def experiment_of(source: TraceOptions, asked: CapacityOptions, how: StudyOption
     return Experiment(**values)
 
 
-def _again() -> str:
-    """Return the command as typed, without folders in front of the program or the trace.
+def _again(files: Iterable[str | None]) -> str:
+    """Return the command as typed, without folders in front of the program or of ``files``.
 
     ``--output-dir`` and where the files lay do not decide the result, so they are not in it.
     """
+    names = {file: Path(file).name for file in files if file and not file.startswith(PRESET)}
     words = ["kvsched"]
     skip = False
     for word in sys.argv[1:]:
+        option, equals, value = word.partition("=")
         if skip:
             skip = False
         elif word in ("-o", "--output-dir"):
             skip = True
-        elif not word.startswith("--output-dir="):
-            words.append(word)
+        elif word.startswith("--output-dir=") or (word.startswith("-o") and word[1:2] != "-"):
+            continue
+        elif equals and option.startswith("--") and value in names:
+            words.append(f"{option}={names[value]}")
+        else:
+            words.append(names.get(word, word))
     return shlex.join(words).encode("utf-8", "replace").decode()
 
 
-def _interruptible(source: TraceOptions, asked: CapacityOptions, how: StudyOptions) -> None:
+def _interruptible(
+    source: TraceOptions, asked: CapacityOptions, how: StudyOptions, files: Sequence[str]
+) -> None:
     try:
-        _run(source, asked, how)
+        _run(source, asked, how, files)
     except KeyboardInterrupt:
         typer.echo("kvsched: interrupted; the same command goes on from here", err=True)
         sys.exit(1)
 
 
-def _options(source: TraceOptions, asked: CapacityOptions, how: StudyOptions) -> Options:
+def _options(
+    source: TraceOptions, asked: CapacityOptions, how: StudyOptions, files: Sequence[str]
+) -> Options:
     from kvsched.study.run import Options
 
+    named = (*files, source.trace, how.against, source.tokenizer, source.chat_template, asked.model)
     return Options(
         policies=how.names(),
         policy=how.policy,
@@ -206,19 +220,26 @@ def _options(source: TraceOptions, asked: CapacityOptions, how: StudyOptions) ->
         efficiency=how.efficiency,
         kv_cache_dtype=asked.kv_cache_dtype,
         weight_dtype=asked.weight_dtype,
-        command=_again(),
+        command=_again(named),
         experiment=experiment_of(source, asked, how).embedded(),
     )
 
 
-def _run(source: TraceOptions, asked: CapacityOptions, how: StudyOptions) -> None:
+def _run(
+    source: TraceOptions, asked: CapacityOptions, how: StudyOptions, files: Sequence[str]
+) -> None:
     """Study what is to be studied, compare what is to be compared, print it."""
     from kvsched.study.files import AGAINST, is_result, read_result
     from kvsched.study.run import asked_policies
 
-    options = _options(source, asked, how)
+    options = _options(source, asked, how, files)
     asked_policies(options)
     sampling = SampleOptions(how.sample, how.sample_budget)
+    refuse_sampled_engine(EngineOptions(how.engine), sampling)
+    against = how.against or PRESET
+    if not against.startswith(PRESET) and not Path(against).exists():
+        # Known before the first study has taken its time.
+        raise InputError(against, "no such file")
     folder = Path(how.output_dir)
     if not source.trace.startswith(PRESET) and is_result(Path(source.trace)):
         if how.against is None:

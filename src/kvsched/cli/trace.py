@@ -8,7 +8,7 @@ import typer
 
 from kvsched.cli import trace_edit, trace_stats
 from kvsched.cli.groups import spread
-from kvsched.cli.options import Seed, TraceOptions, open_trace, print_json
+from kvsched.cli.options import Seed, TraceOptions, keep_apart, open_trace, print_json
 from kvsched.cli.trace_output import Output, Uncovered, find_writer, write
 from kvsched.foundation.errors import UsageError
 
@@ -46,7 +46,8 @@ def info(source: TraceOptions) -> None:
 def convert(source: TraceOptions, output: Output, uncovered: Uncovered = None) -> None:
     """Write a trace as raw columns, which open at once, or in a format of other tools."""
     writer = find_writer(output, uncovered)
-    write(open_trace(source), output, writer)
+    keep_apart(source.trace, output)
+    write(open_trace(source), output, writer, source.as_json)
 
 
 app.command("anonymize")(trace_edit.anonymize)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kvsched.cli.groups import spread
-from kvsched.cli.options import TraceOptions, open_trace
+from kvsched.cli.options import TraceOptions, keep_apart, open_trace
 from kvsched.cli.trace_output import Output, find_writer, write
 from kvsched.foundation.errors import InputError, UsageError
 
@@ -45,6 +45,7 @@ def anonymize(
     from kvsched.trace.anonymize import anonymize as changed
 
     writer = find_writer(output)
+    keep_apart(source.trace, output)
     secret = _salt(salt, salt_file)
     kept = [name.strip() for name in keep.split(",")] if keep else []
     opened = open_trace(source)
@@ -52,7 +53,7 @@ def anonymize(
     for note in named_nowhere.origin.notes:
         if note not in opened.origin.notes:
             typer.echo(f"note: {note}", err=True)
-    write(named_nowhere, output, writer)
+    write(named_nowhere, output, writer, source.as_json)
 
 
 def _salt(text: str | None, file: str | None) -> bytes:
@@ -124,6 +125,7 @@ def slice_(
     from kvsched.trace.slice import slice_trace
 
     writer = find_writer(output)
+    keep_apart(source.trace, output)
     given = {"session": session, "tenant": tenant, "type": type_, "model": model}
     names = {label: wanted for label, wanted in given.items() if wanted}
     if not names and (from_s, to_s, requests, first) == (None, None, None, None):
@@ -138,7 +140,7 @@ def slice_(
         names=names,
     )
     _tell_new_notes(part, len(part.origin.notes) - len(whole.origin.notes))
-    write(part, output, writer)
+    write(part, output, writer, source.as_json)
 
 
 def _range(text: str) -> tuple[int, int]:
@@ -197,6 +199,8 @@ def merge(
 
     writer = find_writer(output)
     asked = (source.trace, *others)
+    for name in asked:
+        keep_apart(name, output)
     opened = [open_trace(dataclasses.replace(source, trace=name)) for name in asked]
     merged = merge_traces(
         opened,
@@ -207,4 +211,4 @@ def merge(
         names=[Path(name).name or name for name in asked],
     )
     _tell_new_notes(merged, len(merged.origin.notes) - sum(len(t.origin.notes) for t in opened))
-    write(merged, output, writer)
+    write(merged, output, writer, source.as_json)

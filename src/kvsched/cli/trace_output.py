@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from kvsched.cli.options import print_json
 from kvsched.foundation.errors import UsageError
 
 if TYPE_CHECKING:
@@ -82,10 +83,20 @@ def find_writer(output: str, uncovered: str | None = None) -> Writer:
     return functools.partial(_mooncake, uncovered=uncovered)
 
 
-def write(trace: Trace, output: str, writer: Writer) -> None:
+def write(trace: Trace, output: str, writer: Writer, as_json: bool = False) -> None:
     """Write the trace, and say what was written; notes go to stderr."""
     for note in writer(trace, Path(output)):
         typer.echo(f"note: {note}", err=True)
+    if as_json:
+        print_json(
+            {
+                "output": Path(output).name,
+                "requests": len(trace),
+                "block_references": trace.references,
+                "digest_of_source": trace.digest,
+            }
+        )
+        return
     typer.echo(
         f"{output}: {len(trace):,} requests, {trace.references:,} block references, "
         f"from the trace with digest {trace.digest[:16]}"

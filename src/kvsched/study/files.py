@@ -59,6 +59,8 @@ def _write_both(folder: Path, names: tuple[str, str], numbers: bytes, html: str)
 def is_result(path: Path) -> bool:
     """Whether ``path`` is a study's folder or its result.json, told by its first bytes."""
     file = path / NAMES[0] if path.is_dir() else path
+    if not file.is_file():
+        return False  # a pipe's first bytes cannot be read twice
     try:
         with file.open("rb") as stream:
             head = stream.read(200)

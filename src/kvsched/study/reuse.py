@@ -84,7 +84,7 @@ def reuse_gaps(trace: Trace) -> Gaps:
 
 def _stand_for(trace: Trace, request: NDArray[np.int32], blocks: NDArray[np.int32]) -> NDArray[Any]:
     """Return (G,) blocks of the workload in each run; a request's runs follow one another."""
-    if not isinstance(trace, SampledTrace):
+    if not isinstance(trace, SampledTrace) or not len(blocks):
         return blocks
     end = np.cumsum(blocks, dtype=np.int64)
     first = np.flatnonzero(np.concatenate([[True], request[1:] != request[:-1]]))

@@ -104,6 +104,8 @@ def asked_policies(options: Options) -> dict[str, Policy]:
 
     Raises UsageError for one that does not exist or cannot be studied; reads no trace.
     """
+    if not 0 < options.efficiency <= 1:
+        raise UsageError(f"efficiency must be above 0 and at most 1, not {options.efficiency:g}")
     rules = find_engine(options.engine)
     own = rules.policy(options.policy)
     if own.looks_ahead:

@@ -31,11 +31,13 @@ class Cut:
     ) -> Cut | None:
         """Cut ``data``, or None where it is out of the ordinary or empty. As `scan.cut`."""
         text = np.frombuffer(data, np.uint8)
-        slots = {role: slot for slot, role in enumerate(places)}
+        # Two roles may lie in one column: a slot is a column's.
+        columns_used = list(dict.fromkeys(places.values()))
+        slots = {role: columns_used.index(place) for role, place in places.items()}
         wanted = np.full(columns, -1, np.int64)
-        wanted[list(places.values())] = np.arange(len(slots))
+        wanted[columns_used] = np.arange(len(columns_used))
         room = data.count(b"\n") + 1
-        starts, ends = (np.empty((len(slots), room), np.int64) for _ in range(2))
+        starts, ends = (np.zeros((len(columns_used), room), np.int64) for _ in range(2))
         lines = np.empty(room, np.int64)
         count = scan.cut(text, ord(mark), wanted, first_line, starts, ends, lines)
         if count < 1:

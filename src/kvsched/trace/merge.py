@@ -16,6 +16,8 @@ from kvsched.trace.pick import pick, shifted
 from kvsched.trace.reading import counted
 
 ALIGNMENTS = ("start", "absolute")
+FARTHEST_OFFSET_S = 1e11
+"""Three thousand years."""
 _SINCE_1970 = 1e9
 """Seconds: a clock beyond them counts from 1970, one before them from a start of its own."""
 _MOST_NODES = 2**31 - 1
@@ -136,6 +138,8 @@ def _offsets(
             raise UsageError(f"{count} for {len(traces)} traces: give one each, in order")
         if not np.isfinite(given).all():
             raise UsageError("an offset is not a finite number of seconds")
+        if max(map(abs, given)) > FARTHEST_OFFSET_S:
+            raise UsageError(f"an offset is beyond {FARTHEST_OFFSET_S:.0e} seconds")
         return [float(offset) for offset in given]
     if align == "start":
         return [0.0] * len(traces)
