@@ -164,9 +164,26 @@ UNBOUND = {
     "{% set n = namespace(x='x') %}" + LOOP + "{% set n.x = n.x ~ n.x %}{% endfor %}": "a text of",
     "{% set n = namespace(x='x') %}" + LOOP + "{% set n.x = n.x + n.x %}{% endfor %}": "a text of",
     "{% set n = namespace(x=2) %}" + LOOP + "{% set n.x = n.x * n.x %}{% endfor %}": "64 bits",
+    "{% set n = namespace(x='x') %}"
+    + LOOP
+    + "{% set n.x %}{{ n.x }}{{ n.x }}{% endset %}{% endfor %}": "a text of",
+    "{% set n = namespace(x='x') %}"
+    + LOOP
+    + "{% set n.x = n.x | replace('x', 'xx') %}{% endfor %}": "a text of",
+    "{% set n = namespace(x='x') %}"
+    + LOOP
+    + "{% set n.x = n.x.replace('x', 'xx') %}{% endfor %}": "a text of",
+    "{% set n = namespace(x='x') %}"
+    + LOOP
+    + "{% set n.x = [n.x, n.x] | join(' ') %}{% endfor %}": "a text of",
+    "{% set n = namespace(x='x') %}"
+    + LOOP
+    + "{% set n.x = ' '.join([n.x, n.x]) %}{% endfor %}": "a text of",
+    "{% for m in messages %}{{ m.content | indent(1000000000) }}{% endfor %}": "an indent",
     "{{ 'x'.ljust(1000000000) }}": "a width or range",
     "{{ '%1000000000d' % 1 }}": "a format",
     "{{ '{:1000000000}'.format(1) }}": "a format",
+    "{{ '{x:1000000000}'.format_map({'x': 1}) }}": "a format",
     "{% set x = 'x' * 1000000 %}" + LOOP + "{{ x }}{% endfor %}": "a text of more than",
 }
 
@@ -189,6 +206,9 @@ def test_loops_of_every_kind_are_as_they_were(tmp_path: Path, tokenizer: Path) -
         "{% else %}none{% endfor %}"
         "{% for x in [1, [2, [3]]] recursive %}{% if x is iterable %}{{ loop(x) }}"
         "{% else %}{{ x }}{% endif %}{% endfor %}{{ tools | tojson(indent=2) }}"
+        "{% set b %} {{ messages | join('+', attribute='role') }}{% endset %}"
+        "{% set c | upper %}c{{ 'a-b' | replace('-', '') }}{% endset %}{{ b | trim }}{{ c }}"
+        "{{ ', '.join(['a', 'b']) }}{{ 'aaa'.replace('a', 'b', 2) }}{{ 'q\\nr' | indent(2) }}"
     )
     plain = jinja2.Environment(trim_blocks=True, lstrip_blocks=True)  # noqa: S701  # no page
     plain.filters["tojson"] = lambda value, indent: json.dumps(value, indent=indent)

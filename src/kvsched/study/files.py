@@ -27,7 +27,8 @@ ALWAYS = ("lru", "opt-fit")
 """Policies that every study compares."""
 SIGNED = ("bypass",)
 """Whole numbers that may be negative: differences."""
-MOST = 2.0**63
+MOST, MOST_REAL = 2**63, 1e30
+"""Bounds of whole numbers and of others, in which sums and products stay finite."""
 PARTIAL = ".partial.jsonl"
 """What a study has computed so far; gone when it is done."""
 
@@ -129,7 +130,7 @@ def _number_fault(value: object, name: str) -> str | None:
         return None
     if isinstance(value, int) and name not in SIGNED and value < 0:
         return f"{name} is negative: {value}"
-    if not abs(value) < MOST:
+    if not abs(value) < (MOST if isinstance(value, int) else MOST_REAL):
         return f"{name} is out of range: {value:g}"
     return None
 

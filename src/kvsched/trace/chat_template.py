@@ -7,7 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from jinja2 import TemplateError, nodes, pass_context
+from jinja2 import Environment, TemplateError, nodes, pass_context, pass_environment
+from jinja2.filters import do_indent, make_attrgetter
 from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.visitor import NodeTransformer
@@ -25,7 +26,7 @@ MOST_WIDTH = 1_000_000
 """Of a number given to a method or a filter that pads, and of a range."""
 MOST_INDENT = 16
 _RANDOM = ("random",)
-_PADDING = ("center", "format", "indent", "wordwrap")
+_PADDING = ("center", "format", "wordwrap")
 """Filters that no template of a model uses, and that make text of any length."""
 
 Render = Callable[[list[Row], Any], str]
@@ -51,6 +52,13 @@ class _Counter(NodeTransformer):
     def visit_Concat(self, node: nodes.Concat) -> nodes.Node:  # noqa: N802
         self.generic_visit(node)
         return _filter(nodes.List(node.nodes, lineno=node.lineno), "joined text")
+
+    def visit_AssignBlock(self, node: nodes.AssignBlock) -> nodes.Node:  # noqa: N802
+        self.generic_visit(node)
+        # The filter of a block has nothing inside: it gets the block's text.
+        sized = nodes.Filter(node.filter, "sized text", [], [], None, None, lineno=node.lineno)
+        node.filter = sized
+        return node
 
     def _stepping(self, node: Any) -> nodes.Node:
         self.generic_visit(node)
@@ -105,6 +113,10 @@ class _Environment(ImmutableSandboxedEnvironment):
         self.globals["range"] = _range
         self.filters["tojson"] = _to_json
         self.filters["counted step"] = _in_context(self._step)
+        self.filters["sized text"] = _sized
+        self.filters["replace"] = _replaced
+        self.filters["join"] = pass_environment(_separated)
+        self.filters["indent"] = _indented
         self.filters["joined text"] = _in_context(_joined)
 
     def _step(self, value: Any) -> Any:
@@ -130,8 +142,14 @@ class _Environment(ImmutableSandboxedEnvironment):
     def call(self, context: Context, function: Any, *values: Any, **named: Any) -> Any:
         """Call ``function`` if no number given to it is out of measure."""
         _not_wide((*values, *named.values()))
-        if getattr(function, "__name__", "") == "format":
+        text = getattr(function, "__self__", None)
+        name = getattr(function, "__name__", "")
+        if name in ("format", "format_map"):
             raise _TooMuchError("a format of its own")
+        if isinstance(text, str) and name == "replace":
+            return _replaced(text, *values)
+        if isinstance(text, str) and name == "join" and len(values) == 1:
+            return _separated(self, values[0], text)
         return _sized(super().call(context, function, *values, **named))
 
 
@@ -139,6 +157,31 @@ def _not_repeated(text: Any, times: Any) -> None:
     some = isinstance(text, str | list | tuple) and isinstance(times, int)
     if some and len(text) * times > MOST_TEXT:
         raise _TooMuchError(f"a text of more than {MOST_TEXT:,} characters")
+
+
+def _replaced(text: Any, old: Any, new: Any, count: int | None = None) -> str:
+    whole, old, new = str(text), str(old), str(new)
+    times = whole.count(old) if count is None or count < 0 else min(count, whole.count(old))
+    _not_repeated(new, times)
+    return str(_sized(whole.replace(old, new, times)))
+
+
+def _separated(
+    environment: Environment, values: Any, d: str = "", attribute: str | int | None = None
+) -> str:
+    found = values
+    if attribute is not None:
+        found = map(make_attrgetter(environment, attribute), values)
+    texts = [str(each) for each in found]
+    if sum(map(len, texts)) + len(texts) * len(d) > MOST_TEXT:
+        raise _TooMuchError(f"a text of more than {MOST_TEXT:,} characters")
+    return str(d).join(texts)
+
+
+def _indented(text: str, width: int | str = 4, first: bool = False, blank: bool = False) -> str:
+    if (width if isinstance(width, int) else len(width)) > MOST_INDENT:
+        raise _TooMuchError(f"an indent of more than {MOST_INDENT}")
+    return str(_sized(do_indent(text, width, first, blank)))
 
 
 def _joined(parts: list[Any]) -> str:
@@ -171,8 +214,10 @@ def load_template(path: Path) -> Render:
     It runs in Jinja's sandbox, with what templates expect: ``messages``, ``tools``,
     ``add_generation_prompt``, ``raise_exception``, ``tojson``, and the special tokens of a
     tokenizer_config.json. It gets no clock (``strftime_now``) and no chance (``random``): the same
-    log gives the same text. Beyond `MOST_STEPS` and `MOST_TEXT`, and where it takes powers or pads
-    by filters, it is refused. Raises InputError, also where a bound is met while rendering.
+    log gives the same text. Filters that pad and those that format are not there either. Beyond
+    `MOST_STEPS` and `MOST_TEXT`, and where it takes powers or formats, it is refused; what one
+    macro gathers is measured only when it is done. Raises InputError, also where a bound is met
+    while rendering.
     """
     source, special = _template_source(path)
     environment = _Environment()
