@@ -16,6 +16,7 @@ from kvsched.foundation.errors import UsageError
 from kvsched.policy.registry import find, make
 from kvsched.replay import run as run_module
 from kvsched.replay.run import replay
+from kvsched.trace.generate import generate, preset
 from kvsched.trace.model import Trace
 
 POLICIES = kvsched.policies()
@@ -187,6 +188,9 @@ def test_bad_parameters_are_refused(name: str) -> None:
     with pytest.raises(UsageError, match=f"policy {name} has no parameter nothing"):
         make(f"{name}:nothing=1")
     for parameter, about in policy.parameters.items():
+        assert make(f"{name}:{parameter}={about.most!r}").values[parameter] == about.most
+        with pytest.raises(UsageError, match=f"{parameter} must be ≤ "):
+            make(f"{name}:{parameter}={about.most * 2!r}")
         for value in ("nan", "inf", "-inf", str(about.least - 1), "x", ""):
             with pytest.raises(UsageError, match=parameter):
                 make(f"{name}:{parameter}={value}")
@@ -195,6 +199,16 @@ def test_bad_parameters_are_refused(name: str) -> None:
                 policy(**{parameter: wrong})  # type: ignore[arg-type]
         made = make(f"{name}:{parameter.replace('_', '-')}={about.least + 2}")
         assert made.values[parameter] == about.least + 2
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_every_policy_runs_with_its_greatest_parameters(compiled: bool) -> None:
+    trace = generate(preset("chat", requests=60), 1)
+    for name in POLICIES:
+        for parameter, about in find(name).parameters.items():
+            policy = make(f"{name}:{parameter}={about.most!r}")
+            if not policy.missing(trace):
+                replay(trace, policy, 50, compiled=compiled)
 
 
 def test_parameters_show_in_the_label() -> None:

@@ -55,6 +55,8 @@ def test_what_will_not_do(
         (".nowhere:Own", "cannot import .nowhere"),
         ("lru:x", "cannot import lru"),
         ("lru:x=", "x must be a number"),
+        ("decay:half_life_s=1:half_life_s=2", "half_life_s is given twice"),
+        ("decay:half-life-s=1:half_life_s=1", "half_life_s is given twice"),
         (None, "policy None is no subclass"),
         (7, "policy 7 is no subclass"),
         (dict, "policy dict is no subclass"),

@@ -18,12 +18,12 @@ from kvsched.foundation.errors import UsageError
 from kvsched.policy.registry import make
 from kvsched.replay.curve import lru_curve
 from kvsched.replay.run import replay
-from kvsched.replay.sampling import one_in_for, parse_sample, sampling_errors
+from kvsched.replay.sampling import PARTS, one_in_for, parse_sample, sampling_errors
 from kvsched.replay.sweep import capacity_grid, sweep
 from kvsched.trace import sample as sampling
 from kvsched.trace.load import load_trace
 from kvsched.trace.model import Trace
-from kvsched.trace.sample import SampledTrace, path_hashes, sample
+from kvsched.trace.sample import MOST_ONE_IN, SampledTrace, path_hashes, sample
 
 NAMES = ["mooncake/conversation_trace.jsonl", "mooncake/synthetic_trace.jsonl", "weka"]
 POLICIES = ["lru", "lfu", "fifo", "opt"]
@@ -196,6 +196,7 @@ def test_a_budget_gives_a_rate() -> None:
     large = one_in_for(10**9, 96, 60.0)
     assert large == 320
     assert one_in_for(10**9, 96, 120.0) == large // 2
+    assert one_in_for(10**9, 96, 1e-320) == MOST_ONE_IN // PARTS
     for budget in (0.0, -1.0, float("nan"), float("inf")):
         with pytest.raises(UsageError, match="--sample-budget"):
             one_in_for(1, 1, budget)

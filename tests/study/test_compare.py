@@ -5,10 +5,12 @@ from __future__ import annotations
 import dataclasses
 import io
 import itertools
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 from rich.console import Console
 
 from kvsched.foundation.errors import InputError
@@ -213,3 +215,55 @@ def test_a_damaged_result_is_refused(
     file.write_bytes(change(file.read_bytes()))  # type: ignore[operator]
     with pytest.raises(InputError, match=fault):
         read_result(file)
+
+
+BROKEN: dict[str, tuple[Callable[[StudyResult], dict[str, object]], str]] = {
+    "no policies": (lambda r: {"policies": ()}, "policy lru is not among its policies"),
+    "unknown policy": (lambda r: {"policy": "none"}, "policy none is not among its policies"),
+    "no curves": (lambda r: {"curves": ()}, "it has no curves"),
+    "empty curve": (
+        lambda r: {"curves": (replace(r.curves[0], capacity_blocks=()), *r.curves[1:])},
+        "is empty",
+    ),
+    "short curve": (
+        lambda r: {"curves": (replace(r.curves[0], hit_tokens=(1,)), *r.curves[1:])},
+        "lists of different lengths",
+    ),
+    "falling curve": (
+        lambda r: {
+            "curves": (replace(r.curves[0], capacity_blocks=r.curves[0].capacity_blocks[::-1]),)
+        },
+        "do not rise",
+    ),
+    "negative count": (
+        lambda r: {"trace": replace(r.trace, prompt_tokens=-1)},
+        "prompt_tokens is negative: -1",
+    ),
+    "negative group": (
+        lambda r: {
+            "anatomy": replace(
+                r.anatomy, by={"window": tuple(replace(x, hit=-5) for x in r.anatomy.by["window"])}
+            )
+        },
+        "hit is negative: -5",
+    ),
+    "too large": (
+        lambda r: {"trace": replace(r.trace, duration_s=1e308)},
+        "duration_s is out of range",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", sorted(BROKEN))
+def test_a_result_that_no_study_wrote_is_refused(
+    base: StudyResult, tmp_path: Path, name: str
+) -> None:
+    changes, words = BROKEN[name]
+    file = tmp_path / "result.json"
+    file.write_bytes(encode(base))
+    assert encode(read_result(file)) == encode(base)
+    file.write_bytes(encode(replace(base, **changes(base))))
+    with pytest.raises(InputError) as caught:
+        read_result(file)
+    assert words in str(caught.value)
+    assert str(caught.value).startswith(f"{file}: ")

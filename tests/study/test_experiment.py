@@ -109,6 +109,14 @@ def test_a_fault_is_said_in_one_line(tmp_path: Path, line: str) -> None:
         ("e.yaml", b"a: " + b"[" * 5000, "not valid YAML"),
         ("e.json", b"{", "not valid JSON"),
         ("e.toml", b"trace = ", "not valid TOML"),
+        ("e.toml", b"trace = " + b"[" * 5000, "not valid TOML"),
+        ("e.yaml", b"trace: t\n? [a]\n: b\n", "row 2: a name must be plain text"),
+        ("e.yaml", b'trace: "a\\0b"\n', "trace has a character that no name can have"),
+        ("e.yaml", b'trace: "\\ud800"\n', "trace has a character that no name can have"),
+        ("e.json", b'{"trace": "\\ud800"}', "trace has a character that no name can have"),
+        ("e.json", b'{"\\ud800": 1}', "there is no field .ud800"),
+        ("e.json", b'{"trace": "t", "efficiency": NaN}', "NaN is no JSON"),
+        ("e.json", b'{"trace": "t", "trace": "u"}', "trace is given twice"),
     ],
 )
 def test_a_file_that_is_none_is_refused(tmp_path: Path, name: str, data: bytes, fault: str) -> None:

@@ -150,7 +150,7 @@ BAD_FILES: dict[str, tuple[bytes, str]] = {
     ),
     "signed and unsigned ids": (
         GOOD + row(hash_ids=[-1, 2**64 - 1]),
-        ": block ids are both negative and above 2^63: they would meet",
+        ", row 2: block ids are both negative and above 2^63: they would meet",
     ),
     "NaN": (
         GOOD + row(timestamp=float("nan")),

@@ -127,6 +127,13 @@ def test_a_folder_of_rotated_files(tmp_path: Path) -> None:
     )
 
 
+def test_a_link_to_nothing_is_named(tmp_path: Path) -> None:
+    (tmp_path / "lookup_hashes_a_000000.jsonl").write_bytes(lines({}))
+    (tmp_path / "lookup_hashes_b_000001.jsonl").symlink_to(tmp_path / "gone")
+    with pytest.raises(InputError, match=r"lookup_hashes_b_000001\.jsonl: no such file"):
+        load_trace(tmp_path)
+
+
 def test_a_folder_without_logs(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no look-up logs in the folder"):
         load_trace(tmp_path, "lmcache")

@@ -9,10 +9,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import jinja2
 import pytest
 import tokenizers
 
 from kvsched.foundation.errors import InputError, UsageError
+from kvsched.trace.chat_template import load_template
 from kvsched.trace.check import structural_fault
 from kvsched.trace.load import load_trace
 from kvsched.trace.model import Trace
@@ -149,12 +151,84 @@ def test_a_template_runs_in_a_sandbox(tmp_path: Path, tokenizer: Path) -> None:
         load(write(tmp_path, row("a")), tokenizer=tokenizer, chat_template=spy)
 
 
+LOOP = "{% for i in range(999) %}"
+UNBOUND = {
+    "{{ 10**10**9 }}": "a power",
+    "{{ 'x' * 10000000000 }}": "a text of more than",
+    "{{ range(10000000000) | length }}": "a width or range",
+    "{{ [1] | tojson(indent=1000000000) }}": "JSON indented",
+    LOOP * 3 + "{% endfor %}" * 3: "turns of its loops",
+    "{% macro m(n) %}{{ m(n) }}{{ m(n) }}{% endmacro %}"
+    + LOOP * 3
+    + "{% endfor %}" * 3: "turns of its loops",
+    "{% set n = namespace(x='x') %}" + LOOP + "{% set n.x = n.x ~ n.x %}{% endfor %}": "a text of",
+    "{% set n = namespace(x='x') %}" + LOOP + "{% set n.x = n.x + n.x %}{% endfor %}": "a text of",
+    "{% set n = namespace(x=2) %}" + LOOP + "{% set n.x = n.x * n.x %}{% endfor %}": "64 bits",
+    "{% set n = namespace(x='x') %}"
+    + LOOP
+    + "{% set n.x %}{{ n.x }}{{ n.x }}{% endset %}{% endfor %}": "a text of",
+    "{% set n = namespace(x='x') %}"
+    + LOOP
+    + "{% set n.x = n.x | replace('x', 'xx') %}{% endfor %}": "a text of",
+    "{% set n = namespace(x='x') %}"
+    + LOOP
+    + "{% set n.x = n.x.replace('x', 'xx') %}{% endfor %}": "a text of",
+    "{% set n = namespace(x='x') %}"
+    + LOOP
+    + "{% set n.x = [n.x, n.x] | join(' ') %}{% endfor %}": "a text of",
+    "{% set n = namespace(x='x') %}"
+    + LOOP
+    + "{% set n.x = ' '.join([n.x, n.x]) %}{% endfor %}": "a text of",
+    "{% for m in messages %}{{ m.content | indent(1000000000) }}{% endfor %}": "an indent",
+    "{{ 'x'.ljust(1000000000) }}": "a width or range",
+    "{{ '%1000000000d' % 1 }}": "a format",
+    "{{ '{:1000000000}'.format(1) }}": "a format",
+    "{{ '{x:1000000000}'.format_map({'x': 1}) }}": "a format",
+    "{% set x = 'x' * 1000000 %}" + LOOP + "{{ x }}{% endfor %}": "a text of more than",
+}
+
+
+@pytest.mark.parametrize("source", UNBOUND)
+def test_a_template_without_measure(tmp_path: Path, tokenizer: Path, source: str) -> None:
+    odd = tmp_path / "odd.jinja"
+    odd.write_text(source)
+    with pytest.raises(InputError, match=UNBOUND[source]) as caught:
+        load(write(tmp_path, row("a")), tokenizer=tokenizer, chat_template=odd, skip_bad_rows=True)
+    assert str(caught.value).startswith(f"{odd}: ")
+    assert "\n" not in str(caught.value)
+
+
+def test_loops_of_every_kind_are_as_they_were(tmp_path: Path, tokenizer: Path) -> None:
+    """The counting changes no text: against the same template without it."""
+    source = (
+        "{% macro say(m) %}{{ m.role ~ ' ' ~ (1 + 2) }} {% endmacro %}"
+        "{% for m in messages if m.role != 'x' %}{{ loop.index }} {{ loop.last }} {{ say(m) }}"
+        "{% else %}none{% endfor %}"
+        "{% for x in [1, [2, [3]]] recursive %}{% if x is iterable %}{{ loop(x) }}"
+        "{% else %}{{ x }}{% endif %}{% endfor %}{{ tools | tojson(indent=2) }}"
+        "{% set b %} {{ messages | join('+', attribute='role') }}{% endset %}"
+        "{% set c | upper %}c{{ 'a-b' | replace('-', '') }}{% endset %}{{ b | trim }}{{ c }}"
+        "{{ ', '.join(['a', 'b']) }}{{ 'aaa'.replace('a', 'b', 2) }}{{ 'q\\nr' | indent(2) }}"
+    )
+    plain = jinja2.Environment(trim_blocks=True, lstrip_blocks=True)  # noqa: S701  # no page
+    plain.filters["tojson"] = lambda value, indent: json.dumps(value, indent=indent)
+    path = tmp_path / "t.jinja"
+    path.write_text(source)
+    render = load_template(path)
+    for messages in ([], row("a", "b")["messages"]):
+        assert render(messages, {"a": 1}) == plain.from_string(source).render(
+            messages=messages, tools={"a": 1}
+        )
+
+
 def test_faults_of_the_files_named(tmp_path: Path, tokenizer: Path) -> None:
     path = write(tmp_path, row("a"))
     broken = tmp_path / "broken.json"
     for content, words in {
         '{"a": 1}': 'JSON without a "chat_template"',
         '{"chat_template": 3}': '"chat_template" must be a string',
+        '{"chat_template": [{"name": ["a"], "template": "x"}]}': 'a list with a "default"',
+        "{{ 'x' | random }}": "not a chat template: No filter named 'random'",
         "{% if %}": "not a chat template",
     }.items():
         broken.write_text(content)

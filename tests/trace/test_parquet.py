@@ -345,6 +345,22 @@ def test_nothing_is_written_where_it_fails(tmp_path: Path, monkeypatch: pytest.M
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_full_disk_is_said_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write = pl.DataFrame.write_parquet
+
+    def on_a_full_disk(frame: pl.DataFrame, stream: object, **options: Any) -> None:
+        with Path("/dev/full").open("wb") as full:
+            write(frame, full, **options)
+
+    monkeypatch.setattr(pl.DataFrame, "write_parquet", on_a_full_disk)
+    out = tmp_path / "out.parquet"
+    with pytest.raises(KvschedError) as caught:
+        write_parquet(bare(), out)
+    assert str(caught.value) == f"{out}: cannot be written (No space left on device)"
+    assert caught.value.exit_code == 1
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize("name", ["mooncake/synthetic_trace.jsonl", "ragpulse", "weka"])
 def test_real_traces(name: str, shared_traces: Path, tmp_path: Path) -> None:
     trace = load_trace(shared_traces / name)

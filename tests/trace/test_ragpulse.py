@@ -223,11 +223,43 @@ def test_files_that_are_not_there(tmp_path: Path) -> None:
     (tmp_path / "5_web_search.jsonl").unlink()
     assert told(path) == "0_trace.jsonl: 5_web_search.jsonl is not beside it: it has the lengths"
     path.unlink()
-    with pytest.raises(InputError, match=r"has no 0_trace\.jsonl"):
-        load_trace(tmp_path, "ragpulse")
+    for named in ("ragpulse", None):
+        with pytest.raises(InputError, match=r"has no 0_trace\.jsonl"):
+            load_trace(tmp_path, named)
+    path.mkdir()
+    with pytest.raises(InputError, match=r"0_trace\.jsonl: is a folder, not a file"):
+        load_trace(tmp_path)
+    path.rmdir()
+    for name in ("2_passages.jsonl", "3_history.jsonl", "4_user_input.jsonl"):
+        (tmp_path / name).unlink()
     shutil.copy(tmp_path / "1_sys_prompt.jsonl", tmp_path / "weka.json")
     with pytest.raises(InputError, match=r"weka\.json"):
         load_trace(tmp_path)
+
+
+def test_what_is_no_file_beside_it(tmp_path: Path) -> None:
+    write(tmp_path, SAMPLE)
+    side = tmp_path / "1_sys_prompt.jsonl"
+    side.unlink()
+    side.mkdir()
+    with pytest.raises(InputError, match=r"1_sys_prompt\.jsonl: is a folder, not a file"):
+        load_trace(tmp_path)
+    side.rmdir()
+    side.symlink_to(tmp_path / "gone")
+    with pytest.raises(InputError, match=r"1_sys_prompt\.jsonl: no such file"):
+        load_trace(tmp_path)
+
+
+def test_a_side_file_cut_short_is_no_bad_row(tmp_path: Path) -> None:
+    path = write(tmp_path, SAMPLE)
+    side = tmp_path / "2_passages.jsonl"
+    whole = side.read_bytes()
+    side.write_bytes(whole.rstrip())
+    assert len(load_trace(path, skip_bad_rows=True)) == 3
+    side.write_bytes(whole[:-5])
+    said = "2_passages.jsonl, row 2: the last line is cut short: no whole JSON object, and no"
+    assert told(path, skip_bad_rows=True).startswith(said)
+    assert "2_passages.jsonl, row 2" in told(path)
 
 
 def test_wrong_options(tmp_path: Path) -> None:

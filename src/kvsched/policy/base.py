@@ -25,13 +25,15 @@ from kvsched.trace.model import Labels, Trace
 
 @dataclass(frozen=True)
 class Parameter:
-    """A number that a user may set: its default, its least value and what it means."""
+    """A number that a user may set: its default, its bounds and what it means."""
 
     default: float
     help: str
     least: float = 0.0
     above: bool = False
     """Whether ``least`` itself is excluded."""
+    most: float = 1e15
+    """Its greatest value: lower where memory grows with it, or keys would overflow."""
 
 
 AUTO = "auto"
@@ -160,6 +162,10 @@ class Policy:
                 sign = ">" if parameter.above else "≥"
                 raise UsageError(
                     f"policy {self.name}: {name} must be {sign} {parameter.least:g}, not {value:g}"
+                )
+            if value > parameter.most:
+                raise UsageError(
+                    f"policy {self.name}: {name} must be ≤ {parameter.most:g}, not {value:g}"
                 )
         defaults = {name: parameter.default for name, parameter in self.parameters.items()}
         self.values: dict[str, float] = {**defaults, **{k: float(v) for k, v in values.items()}}

@@ -72,7 +72,7 @@ class Decay(RankedPolicy):
     source = "exponentially decayed frequency, as the score of `chapter` means it"
     parameters = {  # noqa: RUF012  # a class constant, typed in the base
         "half_life_s": Parameter(600.0, "seconds after which a hit counts half", 1e-3),
-        "size_weight": Parameter(0.0, "how much a block's size counts against it"),
+        "size_weight": Parameter(0.0, "how much a block's size counts against it", most=1e6),
     }
     begin = staticmethod(_begin)
     on_hit = staticmethod(_on_hit)

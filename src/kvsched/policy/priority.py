@@ -114,7 +114,7 @@ class Priority(RankedPolicy):
         "head_tokens": Parameter(
             0.0, "tokens of the head; with a head, requests may lack priority"
         ),
-        "head_priority": Parameter(100.0, "priority of the head's blocks"),
+        "head_priority": Parameter(100.0, "priority of the head's blocks", most=2.0**31 - 1),
         "head_duration_s": Parameter(0.0, "seconds until they fall back to 35; 0: never"),
     }
     begin = staticmethod(_begin)

@@ -94,8 +94,11 @@ def make(policy: str | Policy | type[Policy]) -> Policy:
     values: dict[str, float | str] = {}
     while len(parts) > 1 and "=" in parts[-1]:
         name, _, text = parts.pop().partition("=")
+        name = name.replace("-", "_")
+        if name in values:
+            raise UsageError(f"policy {policy}: {name} is given twice")
         try:
-            values[name.replace("-", "_")] = text if text == AUTO else float(text)
+            values[name] = text if text == AUTO else float(text)
         except ValueError:
             raise UsageError(f"policy {policy}: {name} must be a number, not {text!r}") from None
     return _made(policy, find(":".join(parts)), values)

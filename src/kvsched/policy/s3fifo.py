@@ -186,8 +186,12 @@ class S3FIFO(Policy):
     source = "S3-FIFO, SOSP'23"
     parameters = {  # noqa: RUF012  # a class constant, typed in the base
         "small": Parameter(0.1, "share of the cache that the small queue has"),
-        "ghost": Parameter(1.0, "nodes remembered after they left, as a share of the main queue"),
-        "threshold": Parameter(2.0, "hits in the small queue that lead to the main one", 1.0),
+        "ghost": Parameter(
+            1.0, "nodes remembered after they left, as a share of the main queue", most=1e3
+        ),
+        "threshold": Parameter(
+            2.0, "hits in the small queue that lead to the main one", 1.0, most=1e6
+        ),
     }
     begin = staticmethod(_begin)
     on_hit = staticmethod(_on_hit)

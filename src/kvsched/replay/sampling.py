@@ -79,7 +79,9 @@ def one_in_for(references: int, replays: int, budget_s: float) -> int:
     whole_s = references * replays * REPLAY_NS / 1e9
     if whole_s <= budget_s:
         return 1
-    return min(math.ceil(2 * whole_s / budget_s), MOST_ONE_IN)
+    # Its parts are samples too. Rounded last: a tiny budget's quotient is infinite.
+    one_in = min(2 * whole_s / budget_s, MOST_ONE_IN / PARTS)
+    return math.ceil(one_in)
 
 
 def sampling_errors(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tomllib
 from pathlib import Path
 from typing import Annotated, Any
@@ -137,8 +138,11 @@ def read_experiment(path: Path) -> Experiment:
         raise InputError(file, "an experiment is a mapping of names to values, as in trace: FILE")
     try:
         experiment = msgspec.convert(found, Experiment)
-    except msgspec.ValidationError as error:
+    except (msgspec.ValidationError, UnicodeEncodeError) as error:
         raise InputError(file, _in_words(str(error), found)) from error
+    fault = _unusable(experiment)
+    if fault:
+        raise InputError(file, fault)
     return _placed(experiment, path.parent)
 
 
@@ -146,12 +150,14 @@ def _parse(file: str, suffix: str, text: str) -> object:
     if suffix == ".toml":
         try:
             return tomllib.loads(text)
-        except tomllib.TOMLDecodeError as error:
+        except (tomllib.TOMLDecodeError, RecursionError) as error:
             raise InputError(file, f"not valid TOML ({error})") from error
     if suffix == ".json":
         try:
-            return msgspec.json.decode(text)
-        except (msgspec.DecodeError, RecursionError) as error:
+            return json.loads(
+                text, object_pairs_hook=lambda pairs: _once(file, pairs), parse_constant=_refuse
+            )
+        except (ValueError, RecursionError) as error:
             raise InputError(file, f"not valid JSON ({error})") from error
     import yaml
 
@@ -159,7 +165,7 @@ def _parse(file: str, suffix: str, text: str) -> object:
         node = yaml.compose(text, Loader=yaml.SafeLoader)
         _refuse_twice(file, node)
         return yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
+    except (yaml.YAMLError, TypeError, ValueError, RecursionError) as error:
         fault = " ".join(str(error).split())
         raise InputError(file, f"not valid YAML ({fault})") from error
 
@@ -172,14 +178,45 @@ def _refuse_twice(file: str, node: Any) -> None:
         return
     seen: set[str] = set()
     for key, _ in node.value:
+        if not isinstance(key, yaml.ScalarNode):
+            raise InputError(file, "a name must be plain text", key.start_mark.line + 1)
         if key.value in seen:
             raise InputError(file, f"{key.value} is given twice", key.start_mark.line + 1)
         seen.add(key.value)
 
 
+def _shown(name: str) -> str:
+    """A name as any terminal can print it."""
+    return name.encode("utf-8", "backslashreplace").decode()
+
+
+def _refuse(constant: str) -> object:
+    raise ValueError(f"{constant} is no JSON")
+
+
+def _once(file: str, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object, in which no name is given twice."""
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in found:
+            raise InputError(file, f"{_shown(name)} is given twice")
+        found[name] = value
+    return found
+
+
+def _unusable(experiment: Experiment) -> str | None:
+    """The first field whose text no path or name can have: a null, or half a surrogate pair."""
+    for field in experiment.__struct_fields__:
+        value = getattr(experiment, field)
+        for text in value if isinstance(value, tuple) else (value,):
+            if isinstance(text, str) and any(c == "\0" or "\ud800" <= c <= "\udfff" for c in text):
+                return f"{field} has a character that no name can have: {ascii(text)[:80]}"
+    return None
+
+
 def _in_words(fault: str, found: dict[Any, Any]) -> str:
     known = {field.name for field in msgspec.structs.fields(Experiment)}
-    strange = [str(name) for name in found if name not in known]
+    strange = [_shown(str(name)) for name in found if name not in known]
     if strange:
         import difflib
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from pathlib import Path
 
@@ -22,6 +23,12 @@ NAMES = ("result.json", "report.html")
 COMPARISON_NAMES = ("comparison.json", "comparison.html")
 AGAINST = "against"
 """Folder of the study that another is compared with."""
+ALWAYS = ("lru", "opt-fit")
+"""Policies that every study compares."""
+SIGNED = ("bypass",)
+"""Whole numbers that may be negative: differences."""
+MOST, MOST_REAL = 2**63, 1e30
+"""Bounds of whole numbers and of others, in which sums and products stay finite."""
 PARTIAL = ".partial.jsonl"
 """What a study has computed so far; gone when it is done."""
 
@@ -82,9 +89,52 @@ def read_result(path: Path) -> StudyResult:
             raise InputError(
                 str(file), f"a result of schema {version}; this kvsched reads {SCHEMA_VERSION}"
             )
-        return msgspec.json.decode(data, type=StudyResult)
+        result = msgspec.json.decode(data, type=StudyResult)
     except (msgspec.DecodeError, RecursionError) as error:
         raise InputError(str(file), f"no study's result ({error})") from error
+    fault = _fault_of(result) or _number_fault(result, "")
+    if fault:
+        raise InputError(str(file), f"no study's result ({fault})")
+    return result
+
+
+def _fault_of(result: StudyResult) -> str | None:
+    """What no study would have written, of its policies and curves; None where all is well."""
+    rows = [row.policy for row in result.policies]
+    for name in (*ALWAYS, result.policy):
+        if name not in rows:
+            return f"policy {name} is not among its policies"
+    if not result.curves:
+        return "it has no curves"
+    for curve in result.curves:
+        at = curve.capacity_blocks
+        if not at:
+            return f"the curve of {curve.policy} is empty"
+        if {len(curve.hit_blocks), len(curve.hit_tokens), len(curve.evictions)} != {len(at)}:
+            return f"the curve of {curve.policy} has lists of different lengths"
+        if at[0] < 1 or any(low >= high for low, high in itertools.pairwise(at)):
+            return f"the capacities of the curve of {curve.policy} do not rise from 1 or more"
+    return None
+
+
+def _number_fault(value: object, name: str) -> str | None:
+    """The first number below or above what it can be; None where there is none. O(size)."""
+    if isinstance(value, msgspec.Struct):
+        parts = [(field, getattr(value, field)) for field in value.__struct_fields__]
+        return next((fault for field, part in parts if (fault := _number_fault(part, field))), None)
+    if isinstance(value, tuple):
+        return next((fault for part in value if (fault := _number_fault(part, name))), None)
+    if isinstance(value, dict):
+        # What readers and options leave as they like: no count of the study's.
+        inside = (part for part in value.values() if isinstance(part, tuple))
+        return next((fault for part in inside if (fault := _number_fault(part, name))), None)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    if isinstance(value, int) and name not in SIGNED and value < 0:
+        return f"{name} is negative: {value}"
+    if not abs(value) < (MOST if isinstance(value, int) else MOST_REAL):
+        return f"{name} is out of range: {value:g}"
+    return None
 
 
 class _Versioned(msgspec.Struct):

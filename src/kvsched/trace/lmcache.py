@@ -210,18 +210,25 @@ def read_folder(folder: Path, options: ReadOptions) -> Trace:
     """Read every rotated file directly in ``folder`` as one log. Raises InputError."""
     try:
         paths = [p for p in sorted(folder.iterdir()) if _is_log(p)]
-        total = sum(path.stat().st_size for path in paths)
     except OSError as error:
         raise InputError(str(folder), os_fault(error)) from error
     if not paths:
         raise InputError(str(folder), f"no look-up logs in the folder ({FILES[0]})")
     lookups = _Lookups(str(folder), options)
+    total = sum(_size(path) for path in paths)
     done = 0
     for path in paths:
         with Source(path, part_of(done, total, options.progress)) as source:
             lookups.add(source)
             done += source.size
     return lookups.finish()
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError as error:
+        raise InputError(str(path), os_fault(error)) from error
 
 
 def _is_log(path: Path) -> bool:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from kvsched.foundation.errors import KvschedError
 from kvsched.foundation.files import whole_file
 from kvsched.foundation.version import VERSION
 from kvsched.trace import roles
@@ -77,7 +80,7 @@ def write_parquet(trace: Trace, path: Path) -> tuple[str, ...]:
     """Write ``trace`` to ``path``, whole or not at all; return notes on what is not kept.
 
     The same trace gives the same bytes under the same polars. Raises UsageError where polars is
-    missing or nothing can be written.
+    missing or nothing can be written, and KvschedError where the disk gives out on the way.
     """
     pl = load_polars()
     frame = pl.concat(list(_frames(trace)))
@@ -91,10 +94,15 @@ def write_parquet(trace: Trace, path: Path) -> tuple[str, ...]:
         "version": VERSION,
     }
     lost = lost_columns(trace)
+    note = {NOTE: json.dumps(kept, sort_keys=True)}
     with whole_file(path) as stream:
-        frame.write_parquet(
-            stream, row_group_size=_ROWS, metadata={NOTE: json.dumps(kept, sort_keys=True)}
-        )
+        try:
+            frame.write_parquet(stream, row_group_size=_ROWS, metadata=note)
+        except pl.exceptions.PolarsError as error:
+            # Polars wraps what the disk says in words of its own.
+            full = os.strerror(errno.ENOSPC)
+            fault = full if full in str(error) else " ".join(str(error).split())
+            raise KvschedError(f"{path}: cannot be written ({fault})") from error
     if not lost:
         return ()
     return (f"Parquet cannot keep {', '.join(lost)} as they are: it reads back to another digest",)

@@ -13,6 +13,7 @@ arXiv:2511.12979, repository flashserve/RAGPulse.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -40,12 +41,17 @@ _PACKINGS = ("", ".gz", ".zst")
 
 
 def _beside(folder: Path, name: str) -> Path | None:
-    """The file of that name in the folder, as it is or packed."""
-    return next((p for end in _PACKINGS if (p := folder / f"{name}{end}").is_file()), None)
+    """The file of that name in the folder, as it is or packed; else what stands in its place."""
+    paths = [folder / f"{name}{end}" for end in _PACKINGS]
+    file = next((path for path in paths if path.is_file()), None)
+    return file or next((path for path in paths if os.path.lexists(path)), None)
 
 
-def _lines(source: Source) -> Iterator[tuple[int, bytes]]:
-    """The lines that are not blank, with their numbers."""
+def _lines(source: Source, *, refuse_cut: bool = False) -> Iterator[tuple[int, bytes]]:
+    """The lines that are not blank, with their numbers.
+
+    Raises InputError, where ``refuse_cut``, if the last line has no newline and is no JSON.
+    """
     number = 1
     for chunk in source.line_chunks():
         for line in chunk.split(b"\n"):
@@ -53,6 +59,16 @@ def _lines(source: Source) -> Iterator[tuple[int, bytes]]:
                 yield number, line
             number += 1
         number -= 1
+        if refuse_cut and line.strip():
+            _refuse_cut(source.name, number, line)
+
+
+def _refuse_cut(file: str, number: int, line: bytes) -> None:
+    try:
+        fields.parse(line)
+    except RowError as error:
+        words = "the last line is cut short: no whole JSON object, and no newline"
+        raise InputError(file, words, number) from error
 
 
 def _read_lengths(
@@ -67,7 +83,8 @@ def _read_lengths(
             raise InputError(str(folder / TRACE), f"{name} is not beside it: it has the lengths")
         lengths = found.setdefault(kind, {})
         with Source(path) as source:
-            for number, line in _lines(source):
+            # Of a file cut short more is lost than its last line: skipping it would hide that.
+            for number, line in _lines(source, refuse_cut=options.skip_bad_rows):
                 try:
                     chunk, length = _length(line, id_field)
                     if kind_of.setdefault(chunk, kind) != kind:
@@ -213,9 +230,9 @@ def sniff(head: bytes) -> bool:
 
 
 def sniff_folder(folder: Path) -> bool:
-    """Whether the folder has the trace and its first side file."""
-    first, _ = KINDS["sys_prompt"]
-    return _beside(folder, TRACE) is not None and _beside(folder, first) is not None
+    """Whether two or more of the six files are in the folder, or something with their names."""
+    names = (TRACE, *(name for name, _ in KINDS.values()))
+    return sum(_beside(folder, name) is not None for name in names) > 1
 
 
 FORMAT = Format(

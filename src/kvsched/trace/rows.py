@@ -109,8 +109,11 @@ class Rows:
     blocks: Int64s
     keys: Int64s
     signs: int
+    """Of ids (`NEGATIVE`, `ABOVE_SIGNED`)."""
     extras: dict[str, Sequence[Any]]
     """Optional columns that some row has."""
+    clash: int | None = None
+    """Line of the first row whose ids are of the other sign than those before it."""
     fault: InputError | None = None
     """Why reading stopped after these rows, where it did."""
 
@@ -195,6 +198,7 @@ class _Columns:
         self.blocks = Growing(np.int64)
         self.keys = KeyColumn(sampling)
         self.signs = 0
+        self.clash: int | None = None
         self.labels = {name: LabelColumn() for name in shape.names + shape.labels}
         self.numbers = {name: Growing(np.float64) for name in shape.numbers}
         self.present: set[str] = set()
@@ -208,6 +212,7 @@ class _Columns:
         self.blocks.extend(rows.blocks)
         self.keys.extend(rows.keys)
         self.signs |= rows.signs
+        self.clash = self.clash or rows.clash
         self.present.update(rows.extras)
         for name, labels in self.labels.items():
             values = rows.extras.get(name)
@@ -232,16 +237,32 @@ def _without(rows: Rows, bad: Int64s) -> Rows:
         blocks=rows.blocks[keep],
         keys=rows.keys[np.repeat(keep, rows.blocks)],
         signs=rows.signs,
+        clash=rows.clash,
         extras={n: list(itertools.compress(c, keep)) for n, c in rows.extras.items()},
     )
 
 
 def _chunks(source: Source, shape: Shape, skipped: Skipped | None) -> Iterator[Rows]:
     line = 1
+    signs = 0
     for chunk in source.line_chunks():
         rows = fast(shape, chunk, line)
-        yield careful(shape, source.name, chunk, line, skipped) if rows is None else rows
+        if rows is None:
+            rows = careful(shape, source.name, chunk, line, skipped)
+        if signs != CLASH and signs | rows.signs == CLASH:
+            rows.clash = _clash(shape, chunk, line, signs)
+        signs |= rows.signs
+        yield rows
         line += chunk.count(b"\n")
+
+
+def _clash(shape: Shape, chunk: bytes, first_line: int, signs: int) -> int | None:
+    """The line of a chunk from which on its ids, and ``signs`` before it, are of both signs."""
+    for line, (main, _) in checked_rows("", chunk, first_line, shape.check, Skipped("")):
+        signs |= pack_ids(main[3])[1]
+        if signs == CLASH:
+            return line
+    return None
 
 
 def _read_columns(
@@ -333,7 +354,7 @@ def read_table(
     if not len(columns.times):
         raise skipped.nothing_left()
     if columns.signs == CLASH:
-        raise InputError(source.name, CLASH_FAULT)
+        raise InputError(source.name, CLASH_FAULT, columns.clash)
     times, lines = columns.times.finish(), columns.lines.finish()
     unit, notes = clock.find_unit(source.name, times, lines, options.time_unit, time_unit)
     time_s, first_s = clock.seconds(times, unit)

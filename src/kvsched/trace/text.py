@@ -70,7 +70,7 @@ class TokenBlocks(TextBlocks):
     """Blocks of the tokens that a ``tokenizer.json`` makes of a chat template's text."""
 
     def __init__(self, block_size: int, tokenizer: Path, template: Path | None) -> None:
-        super().__init__(block_size, plain_text if template is None else _template(template))
+        super().__init__(block_size, plain_text if template is None else _loaded(template))
         self._tokenizer = _load_tokenizer(tokenizer)
         self.settings = {"text_blocks": "tokenizer", "tokenizer_sha256": _digest(tokenizer)}
         how = f"text is cut into blocks of the tokens of {tokenizer.name}"
@@ -190,65 +190,7 @@ def _one_line(error: BaseException) -> str:
     return " ".join(str(error).split())[:200] or type(error).__name__
 
 
-def _template(path: Path) -> Render:
-    """A chat template: Jinja text, or JSON (a tokenizer_config.json) that has one.
+def _loaded(template: Path) -> Render:
+    from kvsched.trace.chat_template import load_template  # Jinja, only where it is asked for
 
-    It runs in Jinja's sandbox, with what templates expect: ``messages``, ``tools``,
-    ``add_generation_prompt``, ``raise_exception``, ``tojson``, and the special tokens of a
-    tokenizer_config.json. It gets no clock (``strftime_now``): the same log gives the same text.
-    """
-    from jinja2 import TemplateError
-    from jinja2.sandbox import ImmutableSandboxedEnvironment
-
-    def refuse(words: str) -> None:
-        raise TemplateError(words)
-
-    def to_json(value: Any, indent: int | None = None, **_: Any) -> str:
-        return json.dumps(value, ensure_ascii=False, indent=indent)
-
-    source, special = _template_source(path)
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
-    )
-    environment.globals["raise_exception"] = refuse
-    environment.filters["tojson"] = to_json
-    try:
-        template = environment.from_string(source)
-    except TemplateError as error:
-        raise InputError(str(path), f"not a chat template: {_one_line(error)}") from error
-
-    def render(messages: list[Row], tools: Any) -> str:
-        try:
-            return template.render(
-                messages=messages, tools=tools, add_generation_prompt=True, **special
-            )
-        except Exception as error:  # a template may do anything to its input
-            raise RowError(f"the chat template refuses it: {_one_line(error)}") from error
-
-    return render
-
-
-def _template_source(path: Path) -> tuple[str, dict[str, str]]:
-    """The template's text and the special tokens beside it. Raises InputError."""
-    try:
-        text = _read(path).decode()
-    except UnicodeDecodeError as error:
-        raise InputError(str(path), "not valid UTF-8") from error
-    try:
-        config = json.loads(text)
-    except (ValueError, RecursionError):
-        return text, {}
-    if not isinstance(config, dict) or "chat_template" not in config:
-        raise InputError(str(path), 'JSON without a "chat_template"')
-    template = config["chat_template"]
-    if isinstance(template, list):
-        named = {t.get("name"): t.get("template") for t in template if isinstance(t, dict)}
-        template = named.get("default")
-    if not isinstance(template, str):
-        raise InputError(str(path), '"chat_template" must be a string, or a list with a "default"')
-    special = {}
-    for name, token in config.items():
-        value = token.get("content") if isinstance(token, dict) else token
-        if name.endswith("_token") and isinstance(value, str):
-            special[name] = value
-    return template, special
+    return load_template(template)
