@@ -130,7 +130,8 @@ BAD_FILES: dict[str, tuple[bytes, str]] = {
     "binary row": (GOOD + b"\x00\x01\x02\n" + GOOD, ", row 2: not valid JSON (column 1)"),
     "text": (
         b"neither,of,them\n1,2,3\n",
-        f": its content is in none of the formats known: {known_names()} (--format names one)",
+        f": its content is in none of the formats known: {known_names()} "
+        "(--format names one; --columns time=NAME,input=NAME,… names the columns of a table)",
     ),
     "invalid UTF-8": (
         GOOD + row(session_id="xx").replace(b"xx", b"\xff\xfe"),
