@@ -54,6 +54,20 @@ def stats(
         _show_both(both)
 
 
+_SHOWN = (
+    "mean",
+    "p50",
+    "p99",
+    "max",
+    "mean_per_s",
+    "peak_over_mean",
+    "burstiness",
+    "block_share",
+    "token_share",
+)
+"""Figures of a part that a terminal shows of two traces."""
+
+
 def _number(value: float | int | None) -> str:
     if value is None:
         return "-"
@@ -150,6 +164,9 @@ def _show_reuse(found: dict[str, Any]) -> None:
 def _show_both(both: dict[str, Any]) -> None:
     a, b = both["a"], both["b"]
     typer.echo(f"a: {a['source']}\nb: {b['source']}\n")
+    for name, found in both["distributions"].items():
+        typer.echo(f"{_SPREADS[name]}: {'-' if found is None else found['reading']}")
+    typer.echo()
     rows = [
         (
             row["figure"],
@@ -158,10 +175,11 @@ def _show_both(both: dict[str, Any]) -> None:
             _number(row["ratio"]),
         )
         for row in both["figures"]
+        if "." not in row["figure"]
+        or ("[" not in row["figure"] and row["figure"].rpartition(".")[2] in _SHOWN)
     ]
     _table(("", "a", "b", "b - a", "b / a"), rows)
-    for name, found in both["distributions"].items():
-        typer.echo(f"{_SPREADS[name]}: {'-' if found is None else found['reading']}")
+    typer.echo("(--format json has every figure, with its definition)")
 
 
 def _signed(value: float | int | None) -> str:

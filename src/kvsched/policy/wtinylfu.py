@@ -160,7 +160,7 @@ class WTinyLFU(Policy):
     parameters = {  # noqa: RUF012  # a class constant, typed in the base
         "window": Parameter(0.01, "share of the cache that the window has"),
         "protected": Parameter(0.8, "share of the main part that the protected segment has"),
-        "counters": Parameter(16.0, "counters of the sketch a block of room", 4.0, most=1024.0),
+        "counters": Parameter(16.0, "counters of the sketch a block of room", 4.0, most=4096.0),
         "sample": Parameter(
             10.0, "additions a block of room after which counts are halved", 1.0, most=1e6
         ),

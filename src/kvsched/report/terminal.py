@@ -96,7 +96,7 @@ def _workload(result: StudyResult) -> list[RenderableType]:
 
 def _policies(result: StudyResult) -> list[RenderableType]:
     table = _table("Policies at this capacity")
-    table.add_column("policy")
+    table.add_column("policy", overflow="fold")
     worth = any(row.prefill_seconds_saved is not None for row in result.policies)
     for heading in ("hit", "gap closed", "evictions", *(("prefill saved",) if worth else ())):
         table.add_column(heading, justify="right", no_wrap=True)
@@ -113,7 +113,20 @@ def _policies(result: StudyResult) -> list[RenderableType]:
             *((seconds(row.prefill_seconds_saved),) if worth else ()),
             f"[bright_blue]{'█' * filled}[/bright_blue][dim]{'·' * (16 - filled)}[/dim]",
         )
-    return [table, *(f"[dim]{escape(said)}[/dim]" for said in _alike(result))]
+    said = [*_alike(result), *_tuned(result)]
+    return [table, *(f"[dim]{escape(each)}[/dim]" for each in said)]
+
+
+def _tuned(result: StudyResult) -> list[str]:
+    """Say what was chosen where a parameter is `auto`, and for how much of the trace."""
+    lines = []
+    for row in result.policies:
+        if row.tuned is not None:
+            chosen = [f"{key} {value:g}" for key, value in row.tuned.items() if "since" not in key]
+            since = int(row.tuned["since_request"])
+            left = result.trace.requests - since
+            lines.append(f"{name(row.policy)}: {', '.join(chosen)}, for the last {left:,} requests")
+    return lines
 
 
 def _alike(result: StudyResult) -> list[str]:
