@@ -1,11 +1,8 @@
-"""Samples of nodes: how far off they are, what they save, and ten million requests in memory."""
+"""Samples of nodes: how far off they are, and what they save."""
 
 from __future__ import annotations
 
 import functools
-import json
-import subprocess
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -19,22 +16,16 @@ from kvsched.replay.sweep import Point, capacity_grid, sweep
 from kvsched.trace.load import load_trace
 from kvsched.trace.model import Trace
 from kvsched.trace.sample import sample
-from measure import Row, Section, alternate, at_least, span, table, timed
-from peers import HERE
+from measure import Row, Section, alternate, at_least, table, timed
 
 SIDES = """\
 A sample of one node in N, seed 0, against the whole trace: the hit ratio in blocks of each policy
 at the capacities of the study's own grid. *Error*: mean absolute difference. *Expected*: what the
 sample says of itself, from four parts of it. Time: a sweep over the grid on one thread, the sample
-already taken. Memory: one process that generates and studies ten million requests of preset `chat`
-through a sample, and the command `kvsched study` over ten million requests of preset
-`mooncake-conversation` in a file (Mooncake JSONL, zstd), read and studied; the peak of each is the
-operating system's (`ru_maxrss`)."""
+already taken. Memory is `sampling-memory`'s matter, by itself."""
 
 POLICIES = ("lru", "lfu", "fifo", "opt")
 BAR = 0.015
-MOST_GIB = 10.0
-REQUESTS, ONE_IN, PIECES = 10_000_000, 100, 20
 
 
 def _traces() -> list[tuple[str, Trace]]:
@@ -91,37 +82,9 @@ def _times(section: Section) -> None:
         section.rows.append(at_least(f"Weka, {policy}: sweep of 1/10 / whole", small, whole, None))
 
 
-def _child(script: str, *arguments: int) -> dict[str, Any]:
-    command = [sys.executable, str(HERE / script), *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        print(done.stderr.strip(), file=sys.stderr)
-        raise RuntimeError(f"the study of {REQUESTS:,} requests ended with code {done.returncode}")
-    answer: dict[str, Any] = json.loads(done.stdout)
-    return answer
-
-
-def _memory(section: Section) -> None:
-    made = _child("sampling_child.py", REQUESTS, ONE_IN)
-    made["seconds"] = made["generate_seconds"] + made["study_seconds"]
-    read = _child("sampling_file.py", PIECES, REQUESTS // PIECES, ONE_IN)
-    for source, answer in (("generated", made), ("in a file", read)):
-        gib = answer["peak_bytes"] / 2**30
-        section.rows.append(
-            Row(
-                f"{answer['requests']:,} requests {source}, {answer['references']:,} references, "
-                f"studied through 1/{ONE_IN}",
-                f"{gib:.2f} GiB, {span(answer['seconds'])}",
-                bar=f"≤ {MOST_GIB:g} GiB",
-                met=gib <= MOST_GIB and answer["requests"] >= REQUESTS,
-            )
-        )
-
-
 def run() -> Section:
     """Measure."""
     section = Section("Sampling", SIDES)
     _errors(section)
     _times(section)
-    _memory(section)
     return section
