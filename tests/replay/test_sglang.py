@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from sglang_pages import pages_of
 
 from kvsched.foundation.errors import UsageError
 from kvsched.foundation.jit import bind
@@ -34,36 +35,6 @@ Case = dict[str, Any]
 def recording(name: str) -> list[Case]:
     text = gzip.decompress((RECORDINGS / f"{name}.jsonl.gz").read_bytes()).decode()
     return [json.loads(line) for line in text.splitlines()]
-
-
-def pages_of(requests: list[Any], page_size: int) -> tuple[Pages, list[int]]:
-    """Make the arrays of a recording's requests; return the names of the pages as well."""
-    number: dict[int, int] = {}
-    parent, chains, starts = [], [], [0]
-    for *_, path in requests:
-        above = -1
-        for name in path:
-            if name not in number:
-                number[name] = len(number)
-                parent.append(above)
-            above = number[name]
-            chains.append(above)
-        starts.append(len(chains))
-    prompt, output, priority = (
-        np.array([request[column] for request in requests], np.int64) for column in range(3)
-    )
-    pages = Pages(
-        page_size=page_size,
-        parent=np.array(parent, np.int32),
-        starts=np.array(starts, np.int64),
-        chains=np.array(chains, np.int32),
-        input_tokens=prompt,
-        output_tokens=output,
-        kept=np.diff(starts).astype(np.int64),
-        limit=(prompt - 1) // page_size,
-        priority=priority,
-    )
-    return pages, list(number)
 
 
 @functools.cache

@@ -11,39 +11,13 @@ import time
 import sglang_record  # isort: skip - before anything of SGLang
 import numpy as np
 import torch
+from sglang_pages import pages_of
 
 from kvsched.replay.loop import Counts, Decisions
-from kvsched.replay.sglang import Pages, sglang_replay
+from kvsched.replay.sglang import sglang_replay
 
 PAGE_SIZE = 16
 CAPACITY = 4000
-
-
-def pages_of(rows: list[sglang_record.Row]) -> Pages:
-    """Make kvsched's arrays of the requests."""
-    number: dict[int, int] = {}
-    parent, chains, starts = [], [], [0]
-    for *_, path in rows:
-        above = -1
-        for name in path:
-            if name not in number:
-                number[name] = len(number)
-                parent.append(above)
-            above = number[name]
-            chains.append(above)
-        starts.append(len(chains))
-    prompt, output, priority = (np.array([row[at] for row in rows]) for at in range(3))
-    return Pages(
-        PAGE_SIZE,
-        np.array(parent, np.int32),
-        np.array(starts, np.int64),
-        np.array(chains, np.int32),
-        prompt,
-        output,
-        np.diff(starts),
-        (prompt - 1) // PAGE_SIZE,
-        priority,
-    )
 
 
 def main() -> None:
@@ -52,7 +26,7 @@ def main() -> None:
     drawn = sglang_record.random_rows(7, PAGE_SIZE, 1000, 200)
     rows = [(row[0], 0, row[2], row[3][: row[0] // PAGE_SIZE]) for row in drawn]
     served = [(row, sglang_record.tokens_of(row, PAGE_SIZE, at)) for at, row in enumerate(rows)]
-    pages = pages_of(rows)
+    pages, _ = pages_of(rows, PAGE_SIZE)
     total = len(pages.chains)
     counts = Counts(*(np.zeros(len(rows), np.int32) for _ in Counts._fields))
     none = Decisions(np.empty(0, np.int32), np.empty(0, np.int32))
