@@ -7,7 +7,8 @@ from typing import Annotated
 import typer
 
 from kvsched.cli.groups import spread
-from kvsched.cli.options import SampleOptions, TraceOptions, open_sampled, print_json, sample_line
+from kvsched.cli.opening import open_sampled
+from kvsched.cli.options import SampleOptions, TraceOptions, print_json, sample_line
 
 
 @spread

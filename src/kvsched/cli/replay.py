@@ -7,17 +7,19 @@ from typing import Annotated, Any
 import typer
 
 from kvsched.cli.groups import spread
+from kvsched.cli.opening import (
+    find_capacity,
+    find_hardware,
+    keep_apart,
+    open_sampled,
+    refuse_sampled_engine,
+)
 from kvsched.cli.options import (
     CapacityOptions,
     EngineOptions,
     SampleOptions,
     TraceOptions,
-    find_capacity,
-    find_hardware,
-    keep_apart,
-    open_sampled,
     print_json,
-    refuse_sampled_engine,
     sample_line,
 )
 from kvsched.foundation.errors import UsageError

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kvsched.cli.groups import spread
+from kvsched.cli.opening import find_capacity, find_hardware, open_sampled, refuse_sampled_engine
 from kvsched.cli.options import (
     PRESET,
     CapacityOptions,
@@ -22,11 +23,7 @@ from kvsched.cli.options import (
     SampleBudget,
     SampleOptions,
     TraceOptions,
-    find_capacity,
-    find_hardware,
-    open_sampled,
     print_json,
-    refuse_sampled_engine,
     split_format,
 )
 from kvsched.foundation.errors import InputError, KvschedError, UsageError

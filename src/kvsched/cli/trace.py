@@ -8,7 +8,8 @@ import typer
 
 from kvsched.cli import trace_edit, trace_stats
 from kvsched.cli.groups import spread
-from kvsched.cli.options import Seed, TraceOptions, keep_apart, open_trace, print_json
+from kvsched.cli.opening import keep_apart, open_trace
+from kvsched.cli.options import Seed, TraceOptions, print_json
 from kvsched.cli.trace_output import Output, Uncovered, find_writer, write
 from kvsched.foundation.errors import UsageError
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kvsched.cli.groups import spread
-from kvsched.cli.options import TraceOptions, keep_apart, open_trace
+from kvsched.cli.opening import keep_apart, open_trace
+from kvsched.cli.options import TraceOptions
 from kvsched.cli.trace_output import Output, find_writer, write
 from kvsched.foundation.errors import InputError, UsageError
 

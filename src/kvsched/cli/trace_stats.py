@@ -9,7 +9,8 @@ from typing import Annotated, Any
 import typer
 
 from kvsched.cli.groups import spread
-from kvsched.cli.options import TraceOptions, open_trace, print_json
+from kvsched.cli.opening import open_trace
+from kvsched.cli.options import TraceOptions, print_json
 
 _SPREADS = {
     "input_tokens": "input tokens",
