@@ -79,7 +79,7 @@ Columns = Annotated[
         "--columns",
         metavar="ROLE=COLUMN,…",
         help="Columns of a CSV or Parquet table: time, input, output, blocks, sizes, session, "
-        "tenant, type, model, turn, priority, deadline, delay.",
+        "tenant, type, model, turn, priority, scope, deadline, delay; input and output are needed.",
     ),
 ]
 CapacityBlocks = Annotated[
