@@ -414,7 +414,7 @@ def test_the_trace_itself_is_never_written(
     for output in (rows, tmp_path / "link.jsonl"):
         ended = run(*command[:words], str(rows), *command[words:], str(output))
         assert ended.returncode == 2, ended.stdout
-        assert "is the trace that is read" in ended.stderr
+        assert "is read here" in ended.stderr
     assert rows.read_bytes() == before
 
 
@@ -468,3 +468,28 @@ def test_a_conversion_can_be_told_as_json(chat: Path, tmp_path: Path) -> None:
     )
     assert said["requests"] == 1500
     assert said["output"] == "x.kvtrace"
+
+
+def test_a_study_writes_over_nothing_that_it_reads(chat: Path, tmp_path: Path) -> None:
+    rows = tmp_path / "result.json"
+    good("trace", "convert", str(chat), "-o", str(tmp_path / "c.jsonl"))
+    (tmp_path / "c.jsonl").rename(rows)
+    before = rows.read_bytes()
+    asked = ("--block-size", "16", "--policies", "fifo", "--points", "2", "-o", str(tmp_path))
+    (tmp_path / "against").mkdir()
+    other = tmp_path / "against" / "result.json"
+    other.write_bytes(before)
+    for command in (
+        ("study", str(rows), *asked),
+        ("study", str(chat), *asked[2:], "--against", str(other)),
+    ):
+        ended = run(*command)
+        assert ended.returncode == 2, ended.stdout
+        assert "is read here" in ended.stderr
+    experiment = tmp_path / "out" / "result.json"
+    experiment.parent.mkdir()
+    experiment.write_text('{"trace": "preset:chat", "points": 2, "output_dir": "."}')
+    ended = run("run", str(experiment))
+    assert ended.returncode == 2, ended.stdout
+    assert rows.read_bytes() == other.read_bytes() == before
+    assert "preset:chat" in experiment.read_text()

@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
 
 def keep_apart(trace: str, *outputs: str | None) -> None:
-    """Raise UsageError where an output is the trace's own file, which is only ever read."""
+    """Raise UsageError where an output is a file, or in a folder, that is read."""
     read = Path(trace)
     for output in outputs:
         if output is None or not Path(output).exists() or not read.exists():
             continue
         inside = read.is_dir() and Path(output).parent.samefile(read)
         if inside or Path(output).samefile(read):
-            raise UsageError(f"{output}: is the trace that is read: name another file")
+            raise UsageError(f"{output}: is read here, and never written over: name another file")
 
 
 def open_trace(source: TraceOptions) -> Trace:

@@ -13,7 +13,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kvsched.cli.groups import spread
-from kvsched.cli.opening import find_capacity, find_hardware, open_sampled, refuse_sampled_engine
+from kvsched.cli.opening import (
+    find_capacity,
+    find_hardware,
+    keep_apart,
+    open_sampled,
+    refuse_sampled_engine,
+)
 from kvsched.cli.options import (
     PRESET,
     CapacityOptions,
@@ -231,13 +237,16 @@ def _run(
 
     options = _options(source, asked, how, files)
     asked_policies(options)
+    folder = Path(how.output_dir)
+    _keep_read_files(
+        folder, (*files, source.tokenizer, source.chat_template, asked.model), how, source
+    )
     sampling = SampleOptions(how.sample, how.sample_budget)
     refuse_sampled_engine(EngineOptions(how.engine), sampling)
     against = how.against or PRESET
     if not against.startswith(PRESET) and not Path(against).exists():
         # Known before the first study has taken its time.
         raise InputError(against, "no such file")
-    folder = Path(how.output_dir)
     if not source.trace.startswith(PRESET) and is_result(Path(source.trace)):
         if how.against is None:
             raise UsageError(
@@ -256,6 +265,27 @@ def _run(
         tokens = first.capacity.tokens
         second = _study(other, asked, sampling, options, folder / AGAINST, tokens)
     _compare(first, second, source, folder)
+
+
+def _keep_read_files(
+    folder: Path, files: Iterable[str | None], how: StudyOptions, source: TraceOptions
+) -> None:
+    """Raise UsageError where a file that is read would be written over by a result."""
+    from kvsched.study.files import AGAINST, COMPARISON_NAMES, NAMES, is_result
+
+    studied = [
+        (trace, place)
+        for trace, place in ((source.trace, folder), (how.against, folder / AGAINST))
+        if trace and (trace.startswith(PRESET) or not is_result(Path(trace)))
+    ]
+    outputs = [str(folder / name) for name in COMPARISON_NAMES if how.against]
+    outputs += [str(place / name) for _, place in studied for name in NAMES]
+    for read in (*files, source.trace, how.against):
+        if read and Path(read).is_file():
+            keep_apart(read, *outputs)
+    for trace, place in studied:
+        if Path(trace).is_dir() and place.exists() and place.samefile(trace):
+            raise UsageError(f"{place}: is the folder of the trace: name another --output-dir")
 
 
 def _capacity(

@@ -46,7 +46,8 @@ def anonymize(
     from kvsched.trace.anonymize import anonymize as changed
 
     writer = find_writer(output)
-    keep_apart(source.trace, output)
+    for read in filter(None, (source.trace, salt_file, source.tokenizer, source.chat_template)):
+        keep_apart(read, output)
     secret = _salt(salt, salt_file)
     kept = [name.strip() for name in keep.split(",")] if keep else []
     opened = open_trace(source)
