@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
+
 import live_workload
 from measure import Section, Side, Timed, alternate, at_least, table
 from peers import Peer, pins
@@ -23,7 +25,7 @@ before the next begins and released at once: {operations:,} block operations, ev
 and released. Prefixes are shared by Zipf's law, exponent 1 ({documents:,} documents of 30 to 60
 blocks, {branches} branches of 10 to 25 blocks for each, seven requests in ten go on with one; the
 rest of a request is its own): {distinct:,} distinct blocks, capacity a tenth, {capacity:,}.
-Hashes of 32 bytes are handed in, events are off, garbage is not collected within the time, each
+Hashes of 32 bytes are handed in, as a list (and to kvsched as an array as well), events are off, garbage is not collected within the time, each
 side runs on one core and begins empty. kvsched: `KVCacheScheduler(policy="lru")`, `acquire` and
 `release` as a user calls them, the `Request` made within the time. vLLM {vllm}: `KVCacheManager`,
 `get_computed_blocks`, `allocate_slots` and `free`, its requests made outside the time. SGLang
@@ -137,6 +139,7 @@ def run() -> Section:
         ),
     )
     chains, hits = workload.hashes(), []
+    arrays = [np.frombuffer(b"".join(each), np.uint8).reshape(len(each), -1) for each in chains]
     with (
         on_one_core() as core,
         Peer(VLLM, "peer_vllm_manager.py") as manager,
@@ -146,11 +149,12 @@ def run() -> Section:
         sglang = Asked(tree, core, workload.digest)
         ours, theirs, radix = alternate(_ours(workload, chains, hits), vllm, sglang, rounds=ROUNDS)
     only = sglang.side("tree_seconds", ROUNDS)
-    section.rows += [
-        at_least("vLLM's KVCacheManager", ours, theirs, BAR_VLLM),
-        at_least("SGLang's RadixCache, with pages handed out", ours, radix, BAR_SGLANG),
-        at_least("SGLang's RadixCache, its own calls alone", ours, only, BAR_SGLANG),
-    ]
+    for side, form in ((ours, "list"), (ours_too, "array")):
+        section.rows += [
+            at_least(f"vLLM's KVCacheManager, {form}", side, theirs, BAR_VLLM),
+            at_least(f"SGLang's RadixCache with pages, {form}", side, radix, BAR_SGLANG),
+            at_least(f"SGLang's RadixCache alone, {form}", side, only, BAR_SGLANG),
+        ]
     section.tables.append(_rates(workload, ours, theirs, radix, hits[-1], vllm, sglang))
     section.notes += NOTES
     return section
