@@ -25,9 +25,10 @@ before the next begins and released at once: {operations:,} block operations, ev
 and released. Prefixes are shared by Zipf's law, exponent 1 ({documents:,} documents of 30 to 60
 blocks, {branches} branches of 10 to 25 blocks for each, seven requests in ten go on with one; the
 rest of a request is its own): {distinct:,} distinct blocks, capacity a tenth, {capacity:,}.
-Hashes of 32 bytes are handed in, as a list (and to kvsched as an array as well), events are off, garbage is not collected within the time, each
-side runs on one core and begins empty. kvsched: `KVCacheScheduler(policy="lru")`, `acquire` and
-`release` as a user calls them, the `Request` made within the time. vLLM {vllm}: `KVCacheManager`,
+Hashes of 32 bytes are handed in, as a list (and to kvsched as an array as well), events are off,
+garbage is not collected within the time, each side runs on one core and begins empty. kvsched:
+`KVCacheScheduler(policy="lru")`, `acquire` and `release` as a user calls them, the `Request` made
+within the time. vLLM {vllm}: `KVCacheManager`,
 `get_computed_blocks`, `allocate_slots` and `free`, its requests made outside the time. SGLang
 {sglang}: `RadixCache` with pages of 16 tokens and strategy `lru`, `match_prefix`, `inc_lock_ref`,
 `evict`, `insert` and `dec_lock_ref`, its keys (token ids, not hashes) made outside the time; its
