@@ -1,0 +1,1 @@
+"""A cache that lives: paged blocks, leases, admission, tenants, tiers, under any policy."""
