@@ -28,7 +28,7 @@ from kvsched.cache import Request, Tenant
 BLOCK_SIZE = 16
 PREFIXES = 10_000
 CAPACITY = 40_000
-"""Blocks; the prefixes have about 90,000."""
+"""Blocks; the prefixes have about 85,000."""
 TENANTS = ("", "apart", "sure", "small")
 POLICIES = ("lru", "lfu", "s3fifo", "gdsf", "fifo", "arc", "wtinylfu", "sieve")
 EVERY = 20_000

@@ -8,7 +8,7 @@ from measure import Row, Section, span
 OPERATIONS = 10_000_000
 
 SIDES = """\
-One thread acquires and releases {operations:,} times in all, on 10,000 prefixes of 2 to 30 blocks
+One thread acquires and releases {operations:,} times in all, on 10,000 prefixes of 2 to 47 blocks
 drawn evenly, in a cache that holds under half of their blocks."""
 
 
