@@ -139,10 +139,11 @@ class Worker:
     def _acquire(self) -> None:
         got = self._cache.acquire(self._request())
         self.done[f"acquire: {got.outcome}"] += 1
+        if got.ticket is not None and not got.ticket.cancel():
+            # Its turn came before it could be taken out of the list.
+            got = got.ticket.admission
         if got.lease is not None:
             self._leases.append(got.lease)
-        elif got.ticket is not None:
-            self._cache.cancel(got.ticket)
 
     def _extend(self) -> None:
         grown = self._cache.extend(self._draw.choice(self._leases), self._draw.randrange(1, 40))
