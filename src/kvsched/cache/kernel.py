@@ -73,6 +73,8 @@ PIN = 9
 """Hold a node, and count it and its ancestors as pinned, if no more than so many are then."""
 UNPIN = 10
 """End that."""
+UNHOLD = 12
+"""End a hold of a chain that was not used further."""
 LOSE = 11
 """Nodes of a chain are found no more, and are dropped when nobody holds them."""
 
@@ -253,6 +255,8 @@ def _let_go(live: Live, state: Any, pool: Pool, out: Out, keep: int, length: int
         _remove(live, state, pool, out, node, gone, UNCOMPUTED)
         gone += 1
         at -= 1
+    if gone > 0 and at == 0:
+        _open_above(live, state, int(out.nodes[0]))
     return gone
 
 
@@ -395,8 +399,9 @@ def operate(
             for at in range(whole, length):
                 hide(live, int(out.nodes[at]))
                 live.ready[out.nodes[at]] = LOST
-        elif how == UNPIN:
-            _unpin(live, int(out.nodes[length - 1]))
+        elif how == UNPIN or how == UNHOLD:
+            if how == UNPIN:
+                _unpin(live, int(out.nodes[length - 1]))
             _unlock(live, int(out.nodes[length - 1]))
             out.report[EVICTED] = _let_go(live, state, pool, out, length, length)
         elif how == PIN and not _pin(live, base, whole):

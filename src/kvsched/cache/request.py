@@ -72,7 +72,7 @@ class Request:
     delay_s: float | None = None
     info: Any = None
     """The caller's own; nothing reads it."""
-    _keys: NDArray[np.int64] | None = field(default=None, init=False, repr=False)
+    _made: Any = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
         if (self.token_ids is None) == (self.hashes is None):
