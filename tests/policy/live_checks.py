@@ -228,7 +228,9 @@ OWN: dict[str, Callable[[Live], None]] = {
 def check_all(live: Live) -> None:
     """Check everything that must hold between two operations."""
     parent = live.table.parent
-    assert all(parent[node] == NONE or live.table.resident[parent[node]] for node in live.resident())
+    assert all(
+        parent[node] == NONE or live.table.resident[parent[node]] for node in live.resident()
+    )
     assert len(live.resident()) <= live.capacity
     check_evictable(live)
     check_recency(live)

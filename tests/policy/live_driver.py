@@ -6,6 +6,7 @@ It keeps its own account in plain dictionaries and sets, for `live_checks` to co
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -85,11 +86,14 @@ class Lease:
     """What it holds, from the root down."""
     about: About
     turn: int
+    prompt: int
+    """Tokens."""
     answer: int
     """Tokens generated so far, or foreseen."""
-    hits: int
-    claims_other: bool = False
-    """Whether a later request of its session began while it ran."""
+
+
+def anyone(_live: Any, _node: int) -> bool:
+    return True
 
 
 class Live:
@@ -149,7 +153,9 @@ class Live:
         self.victims: list[Path] = []
         self.incoming: list[Path] = []
         self.known_names: set[tuple[str, int]] = set()
-        self.may_forget = lambda _node: True
+        self.may_forget: Callable[[Live, int], bool] = anyone
+        self.hits: list[int] = []
+        self.forgotten = 0
 
     def do(self, what: str, node: int = 0, rank: int = 0) -> int:
         """Call one hook."""
@@ -197,7 +203,7 @@ class Live:
             if not self.table.resident[node]
             and path != but[: len(path)]
             and not self._children(path)
-            and self.may_forget(node)
+            and self.may_forget(self, node)
         ]
 
     def forget(self, node: int) -> None:
@@ -206,6 +212,7 @@ class Live:
         for known in (self.touched, self.inserted, self.used_s, self.first_s):
             known.pop(node, None)
         self.free.append(node)
+        self.forgotten += 1
 
     def node_of(self, path: Path, tokens: int = BLOCK) -> int:
         """Return a node's number; where all are taken, another's whose time is over."""
@@ -224,9 +231,9 @@ class Live:
 
     # Requests.
 
-    def _write_columns(self, lease: Lease, prompt: int) -> None:
+    def _write_columns(self, lease: Lease) -> None:
         said = {
-            "input_tokens": prompt,
+            "input_tokens": lease.prompt,
             "output_tokens": lease.answer,
             "turn": lease.turn,
             "priority": lease.about.priority,
@@ -261,16 +268,15 @@ class Live:
         ``instead`` has other nodes taken out than the policy named, by its value.
         """
         about = about or About()
-        lease = Lease(path, [], about, turn, answer, 0)
-        self._write_columns(lease, BLOCK * len(path) if prompt is None else prompt)
-        if about.session >= 0:
-            for other in self.leases:
-                other.claims_other |= other.about.session == about.session
+        tokens_asked = BLOCK * len(path) if prompt is None else prompt
+        lease = Lease(path, [], about, turn, tokens_asked, answer)
+        self._write_columns(lease)
         self.rank += len(path)
         last = self.rank - 1
         self.do("begin", rank=last)
         sizes = tokens or [BLOCK] * len(path)
-        at = lease.hits = self._hold_resident(lease, last)
+        at = self._hold_resident(lease, last)
+        self.hits.append(at)
         self._store(lease, path[at:], last - at, sizes[at:], instead)
         self.leases.append(lease)
         return lease
@@ -280,8 +286,8 @@ class Live:
         if len(lease.nodes) < len(lease.path) or not keys:
             return
         lease.path += keys
-        lease.answer += BLOCK * len(keys)
-        self._write_columns(lease, BLOCK * len(lease.path) - lease.answer + 7)
+        lease.answer = max(lease.answer, BLOCK * len(lease.path) - lease.prompt)
+        self._write_columns(lease)
         self.rank += len(keys)
         last = self.rank - 1
         self.do("resume", rank=last)
@@ -346,7 +352,7 @@ class Live:
     def release(self, lease: Lease) -> None:
         """End a request: all that it held was in use until now."""
         self.leases.remove(lease)
-        self._write_columns(lease, BLOCK * len(lease.path) - lease.answer + 7)
+        self._write_columns(lease)
         self.rank += len(lease.nodes)
         last = self.rank - 1
         self.do("resume", rank=last)
@@ -388,6 +394,6 @@ class Live:
         while self.evictable:
             self.drop(min(self.evictable))
         while self.number:
-            self.may_forget = lambda _node: True
+            self.may_forget = anyone
             for node in self.forgettable():
                 self.forget(node)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 from factory import About
-from live_driver import Live
+from live_driver import Live, anyone
 
 from kvsched.policy.base import Policy
 
@@ -35,6 +35,8 @@ def play(
     watch: Callable[[Live], None] = nothing,
     hostile: bool = True,
     sessionless: bool = True,
+    may_forget: Callable[[Live, int], bool] = anyone,
+    first_rank: int = 0,
     **options: Any,
 ) -> Live:
     """Play a script and return the cache; ``watch`` is called after every operation.
@@ -44,7 +46,7 @@ def play(
     """
     random = np.random.default_rng(seed)
     live = Live(policy, capacity, numbers or capacity + 3, **options)
-    live.sessionless = sessionless
+    live.sessionless, live.may_forget, live.rank = sessionless, may_forget, first_rank
     turns: Counter[int] = Counter()
     for _ in range(steps):
         live.now += float(random.choice([0, 0, 1, 20, 61, 240]))
@@ -65,6 +67,8 @@ def play(
             else:
                 live.fail(lease, which % (len(lease.nodes) + 1))
         if hostile and live.evictable and random.random() < 0.1:
-            live.drop(sorted(live.evictable, key=live.path.__getitem__)[which % len(live.evictable)])
+            live.drop(
+                sorted(live.evictable, key=live.path.__getitem__)[which % len(live.evictable)]
+            )
         watch(live)
     return live
