@@ -4,34 +4,34 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from factory import About, make_trace, traces
+from factory import About, traces
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from live_checks import check_all, check_cleared
 from live_driver import Live
+from live_scenarios import (
+    CLAIMS,
+    FORGETFUL,
+    LABELS,
+    TOOLS,
+    check_claim_goes_on,
+    check_count_is_forgotten,
+    check_filled_costs,
+    check_later_request,
+    check_own_lifetime,
+    check_recycled,
+    check_sequential,
+    longer_trace,
+    needs_of,
+)
 from live_script import play
 
 import kvsched
 from kvsched.foundation.errors import UsageError
 from kvsched.kernel.hooks import HOOKS
-from kvsched.policy import arc, s3fifo
-from kvsched.policy.base import Policy
 from kvsched.policy.lru import LRU, LiveLRU
 from kvsched.policy.registry import find, make
-from kvsched.replay.run import replay
 from kvsched.trace.model import Trace
-
-AHEAD = ("opt", "opt-fit")
-HEAD = "priority:head_tokens=20:head_duration_s=60"
-TOOLS = "ttl:lifetime_s=60:tool_lifetime_s=100"
-CLAIMS = "tlru:threshold_tokens=40:next_prompt_tokens=8"
-COSTS = "gdsf:attention_tokens=30"
-LABELS = [*(name for name in kvsched.policies() if name not in AHEAD), HEAD, TOOLS, CLAIMS, COSTS]
-FORGETFUL = [
-    *("lru", "lfu", "slru", "chapter", "decay", "mru", "filo", "fifo", "priority", HEAD, "ttl"),
-    *(TOOLS, "gdsf", COSTS, "sieve", "marconi"),
-]
-"""Policies that remember nothing of nodes that left."""
 
 SEEDS = range(12)
 
@@ -39,72 +39,11 @@ SEEDS = range(12)
 # One request at a time.
 
 
-def sequentially(trace: Trace, policy: Policy, capacity: int, compiled: bool = False) -> Live:
-    """Run a trace through a live cache, each request released before the next begins."""
-    live = Live(policy, capacity, trace.nodes, compiled=compiled)
-    # A trace numbers nodes in the order in which its chains name them, stored or not.
-    chains = [
-        tuple(trace.chains[low:high].tolist())
-        for low, high in zip(trace.starts[:-1], trace.starts[1:], strict=True)
-    ]
-    for chain in chains:
-        for at, node in enumerate(chain):
-            assert live.node_of(chain[: at + 1], int(trace.tokens[node])) == node
-    assert trace.session is not None
-    assert trace.type is not None
-    assert trace.turn is not None
-    assert trace.priority is not None
-    for at, chain in enumerate(chains):
-        live.now = float(trace.time_s[at])
-        about = About(
-            int(trace.session.codes[at]), int(trace.type.codes[at]), int(trace.priority[at])
-        )
-        lease = live.acquire(
-            chain,
-            about,
-            turn=int(trace.turn[at]),
-            answer=int(trace.output_tokens[at]),
-            prompt=int(trace.input_tokens[at]),
-        )
-        live.release(lease)
-    return live
-
-
-def check_sequential(policy: Policy, trace: Trace, capacity: int, compiled: bool = False) -> None:
-    found = replay(
-        trace, make(policy.label), capacity, decisions=True, compiled=compiled, fast=False
-    )
-    live = sequentially(trace, policy, capacity, compiled)
-    assert found.decisions is not None
-    assert live.hits == found.request_hits.tolist(), "hits"
-    assert [path[-1] for path in live.victims] == found.decisions.victim.tolist(), "victims"
-    assert [path[-1] for path in live.incoming] == found.decisions.incoming.tolist()
-
-
 @pytest.mark.parametrize("label", LABELS)
 @settings(deadline=None, max_examples=40, derandomize=True)
 @given(trace=traces(requests=24), capacity=st.integers(1, 9))
 def test_one_at_a_time_decides_as_the_replay(label: str, trace: Trace, capacity: int) -> None:
     check_sequential(make(label), trace, capacity)
-
-
-def longer_trace(seed: int) -> Trace:
-    random = np.random.default_rng(seed)
-    count = 120
-    paths = [
-        tuple(random.integers(0, 3, size=int(random.integers(1, 6))).tolist()) for _ in range(count)
-    ]
-    gaps = random.choice([0, 1, 20, 60, 61, 240], size=count).tolist()
-    about = [
-        About(*row)
-        for row in zip(
-            random.integers(-1, 3, size=count).tolist(),
-            random.integers(-1, 3, size=count).tolist(),
-            random.choice([0, 20, 35, 80], size=count).tolist(),
-            strict=True,
-        )
-    ]
-    return make_trace(paths, gaps, random.choice([0, 5, -3], size=count).tolist(), about)
 
 
 @pytest.mark.parametrize("label", LABELS)
@@ -128,25 +67,6 @@ def test_structures_hold(label: str) -> None:
         live.clear()
         check_cleared(live, Live(make(label), 9, 12))
     assert left > 100
-
-
-def once_forgotten(live: Live, node: int) -> bool:
-    """Whether a node is no ghost, and nobody claims it."""
-    nowhere = {"arc": arc.NOWHERE, "s3fifo": s3fifo.NOWHERE}.get(live.policy.name)
-    if nowhere is not None:
-        return bool(live.state.where[node] == nowhere)
-    return live.policy.name != "tlru" or bool(live.state.needed_by[node] == 0)
-
-
-def check_recycled(policy: Policy, seed: int) -> None:
-    """Compare a cache whose numbers recur with one that has a number for every node there is."""
-    numbers = 9 + 3 if policy.label in FORGETFUL else 4 * 9
-    again = play(policy, seed, numbers=numbers, may_forget=once_forgotten, steps=200)
-    never = play(policy, seed, numbers=400, steps=200)
-    assert again.forgotten > 20
-    assert never.forgotten == 0
-    assert again.hits == never.hits, "hits"
-    assert again.victims == never.victims, "victims"
 
 
 @pytest.mark.parametrize("label", [*FORGETFUL, "arc", "s3fifo", "tlru", CLAIMS])
@@ -215,32 +135,12 @@ def test_nobody_leaves_while_all_is_held() -> None:
         assert len(live.acquire((3, 4)).nodes) == 2, label
 
 
-def needs_of(live: Live, path: tuple[int, ...]) -> list[int]:
-    return [int(live.state.needed_by[live.number[path[: at + 1]]]) for at in range(len(path))]
-
-
 def test_a_conversation_that_goes_on_keeps_its_claim() -> None:
-    live = Live(make("tlru:threshold_tokens=24:next_prompt_tokens=8"), 12, 12)
-    lease = live.acquire((0, 1), About(session=0), answer=0)
-    assert needs_of(live, (0, 1)) == [1, 0], "32 tokens, of which 16 can be lost"
-    live.extend(lease, (2, 3))
-    assert needs_of(live, (0, 1, 2, 3)) == [1, 0, 0, 0]
-    live.release(lease)
-    assert needs_of(live, (0, 1, 2, 3)) == [1, 1, 1, 0], "64 tokens now"
-    live.acquire((0, 1), About(session=0), answer=0)
-    assert needs_of(live, (0, 1, 2, 3)) == [1, 0, 0, 0], "the next turn takes its place"
+    check_claim_goes_on(make("tlru"))
 
 
 def test_a_later_request_of_the_conversation_has_the_claim() -> None:
-    live = Live(make("tlru:threshold_tokens=16:next_prompt_tokens=16"), 12, 12)
-    first = live.acquire((0, 1), About(session=0), answer=0)
-    second = live.acquire((5,), About(session=0), answer=0)
-    live.extend(first, (2,))
-    live.release(first)
-    assert needs_of(live, (0, 1, 2)) == [0, 0, 0]
-    assert needs_of(live, (5,)) == [1]
-    live.release(second)
-    check_all(live)
+    check_later_request(make("tlru"))
 
 
 def test_a_forgotten_tip_leaves_the_claim_on_what_is_above() -> None:
@@ -259,31 +159,11 @@ def test_a_forgotten_tip_leaves_the_claim_on_what_is_above() -> None:
 
 
 def test_a_block_that_decoding_filled_costs_what_it_costs_by_itself() -> None:
-    live = Live(make("pgdsf:attention_tokens=32"), 12, 12)
-    lease = live.acquire((0, 1))
-    other = live.acquire((5, 6, 7))
-    live.extend(lease, (2, 3))
-    costs = [int(live.state.cost[node]) / (1 << 24) for node in lease.nodes]
-    # 32 tokens after none; 16 after 32; 16 after 48: 1 + (before + half of the tokens) / 32.
-    assert costs == [1.5, 1.5, 2.25, 2.75]
-    live.release(other)
-    live.release(lease)
-    assert live.acquire((0, 1, 4)).nodes
-    assert live.state.cost[live.number[0, 1, 4]] / (1 << 24) == 1 + (32 + 8) / 32
+    check_filled_costs(make("pgdsf"))
 
 
 def test_a_number_given_to_another_starts_without_a_count() -> None:
-    from kvsched.kernel.sketch import sketch_count
-
-    live = Live(make("wtinylfu"), 4, 12)
-    for _ in range(5):
-        live.release(live.acquire((0,)))
-    node = live.number[0,]
-    assert sketch_count(live.state.sketch, node) == 5
-    live.drop(node)
-    assert sketch_count(live.state.sketch, node) == 5, "a count outlives an eviction"
-    live.forget(node)
-    assert sketch_count(live.state.sketch, node) == 0
+    check_count_is_forgotten(make("wtinylfu"))
 
 
 def test_a_clock_that_stands_still_is_no_one_moment_for_ever() -> None:
@@ -299,21 +179,9 @@ def test_a_clock_that_stands_still_is_no_one_moment_for_ever() -> None:
     assert live.victims == [(0, 0)]
 
 
-@pytest.mark.parametrize(("held", "left"), [((0,), (1,)), ((1,), (0,))])
-def test_a_tools_lifetime_counts_from_its_own_release(
-    held: tuple[int, ...], left: tuple[int, ...]
-) -> None:
-    """A tool's request ends after another began; each has the lifetime of its own class."""
-    live = Live(make("ttl:lifetime_s=10:tool_lifetime_s=100"), 2, 12)
-    leases = {
-        path: live.acquire(path, About(type=1 if path == held else 0)) for path in ((0,), (1,))
-    }
-    live.now = 50.0
-    live.release(leases[held])
-    live.release(leases[left])
-    live.now = 120.0
-    live.acquire((2,))
-    assert live.victims == [left]
+def test_a_tools_lifetime_counts_from_its_own_release() -> None:
+    """Its request ends while another runs; each has the lifetime of its own class."""
+    check_own_lifetime(make("ttl"))
 
 
 # What a policy says of itself.
