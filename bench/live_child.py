@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from kvsched import KVCacheScheduler
 from kvsched.cache import Request, Tenant
+from kvsched.foundation.errors import UsageError
 
 BLOCK_SIZE = 16
 PREFIXES = 10_000
@@ -158,10 +159,12 @@ class Worker:
             self._cache.unpin(self._pins.pop())
             self.done["unpin"] += 1
             return
-        pin = self._cache.pin(self._request(), owner=f"worker {self._number}")
-        if pin is not None:
-            self._pins.append(pin)
-        self.done["pin"] += 1
+        try:
+            self._pins.append(self._cache.pin(self._request(), f"worker {self._number}"))
+        except UsageError:
+            self.done["pin: nothing cached, or a limit"] += 1
+        else:
+            self.done["pin"] += 1
 
     def _release(self) -> None:
         lease = self._leases.pop(self._draw.randrange(len(self._leases)))
@@ -184,9 +187,11 @@ def answer(cache: KVCacheScheduler, marks: Marks, began: float, done: Counter[st
                 "operations": sum(done.values()),
                 "done": dict(sorted(done.items())),
                 "resident_bytes": marks.resident,
-                "held_blocks": cache.held_blocks,
-                "pinned_blocks": cache.pinned_blocks,
-                "resident_blocks": cache.resident_blocks,
+                "leases": cache.metrics()["vllm:num_requests_running"],
+                "held_blocks": cache.capacity_blocks - cache.free_blocks,
+                "pinned_blocks": cache.metrics()["kvsched:pinned_blocks"],
+                "waiting": cache.waiting,
+                "cached_blocks": cache.cached_blocks,
             }
         )
     )

@@ -50,12 +50,17 @@ def run() -> Section:
     found = child("soak", OPERATIONS, THREADS)
     section = Section("Soak", SIDES.format(threads=THREADS, operations=OPERATIONS))
     rate = found["seconds"] / found["operations"]
-    left = found["held_blocks"] + found["pinned_blocks"]
+    left = sum(found[each] for each in ("leases", "held_blocks", "pinned_blocks", "waiting"))
     section.rows += [
         Row(
             "operations", f"{found['operations']:,} in {span(found['seconds'])}, {span(rate)} each"
         ),
-        Row("blocks held or pinned by nobody", f"{left:,}", bar="0", met=left == 0),
+        Row(
+            "left when all let go: leases, held or pinned blocks, waiting",
+            f"{left:g}",
+            bar="0",
+            met=left == 0,
+        ),
         flat(found),
     ]
     section.tables.append(table(("operation", "times"), sorted(found["done"].items())))
