@@ -2,7 +2,7 @@
 
 from kvsched.cache.lease import Lease
 from kvsched.cache.pins import Pin
-from kvsched.cache.request import Admission, Growth, Move, NotAdmitted, Outcome, Request
+from kvsched.cache.request import Admission, Growth, Move, NotAdmittedError, Outcome, Request
 from kvsched.cache.scheduler import KVCacheScheduler
 from kvsched.cache.second import TierSettings
 from kvsched.cache.tenants import Tenant
@@ -14,7 +14,7 @@ __all__ = [
     "KVCacheScheduler",
     "Lease",
     "Move",
-    "NotAdmitted",
+    "NotAdmittedError",
     "Outcome",
     "Pin",
     "Request",

@@ -14,9 +14,7 @@ MOST_USES = 16
 """Uses of a node that a new policy hears of."""
 
 
-def adopt(
-    live: Live, state: Any, by_storing: NDArray[np.int32], by_use: NDArray[np.int32]
-) -> None:
+def adopt(live: Live, state: Any, by_storing: NDArray[np.int32], by_use: NDArray[np.int32]) -> None:
     """Tell a policy of all cached nodes: stored parents first, used as often, last used in order.
 
     ``by_storing`` and ``by_use`` (R,) order the cached nodes by storing and by last release, the
@@ -49,5 +47,3 @@ def orders(live: Live) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
     by_storing = resident[np.argsort(live.stored[resident], kind="stable")]
     by_use = resident[np.argsort(live.rank[resident], kind="stable")]
     return by_storing, by_use
-
-

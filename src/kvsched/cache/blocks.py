@@ -126,9 +126,7 @@ class BlockManager:
             self._stored(lease, hits, chain)
         return lease
 
-    def _borrow(
-        self, home: Home, chain: Chain, spare: int, now: float, moves: list[Move]
-    ) -> bool:
+    def _borrow(self, home: Home, chain: Chain, spare: int, now: float, moves: list[Move]) -> bool:
         """Have other tenants give what is asked, if that makes it fit."""
         partition = home.partition
         _, need, room = partition.probe(chain.keys, chain.space, chain.extra)
@@ -279,9 +277,7 @@ class BlockManager:
         if taken is None:
             return None
         left = int(partition.report[kernel.EVICTED])
-        self._left(
-            take_gone(home, left) if left and self._watched(home) else (), left, moves, now
-        )
+        self._left(take_gone(home, left) if left and self._watched(home) else (), left, moves, now)
         return taken
 
     def _store(self, lease: Lease, keys: NDArray[np.int64], now: float) -> None:
@@ -405,9 +401,7 @@ class BlockManager:
     def _watched(self, home: Home) -> bool:
         return self.events.on or home.second is not None
 
-    def _left(
-        self, gone: Iterable[Gone], count: int, moves: list[Move], now: float
-    ) -> None:
+    def _left(self, gone: Iterable[Gone], count: int, moves: list[Move], now: float) -> None:
         """Count what left, tell it, and keep it in the second tier where there is one."""
         self.counters.blocks_evicted += count
         for each in gone:
@@ -418,7 +412,7 @@ class BlockManager:
             second = each.home.second
             live = each.home.partition.live
             if second is not None and live.ready[each.node] == READY:
-                second.keep(each.home.partition, each.node, each.block, moves, now)
+                second.keep(each.node, each.block, moves, now)
             elif second is not None:
                 second.cut(each.node)
             if self.events.on:
@@ -475,4 +469,3 @@ class BlockManager:
         self.events.add(
             BlockStored(hashes, parent, tokens, size, lora_name=lease.request.lora_name)
         )
-

@@ -17,20 +17,21 @@ from kvsched.kernel.linked import AHEAD, BEHIND
 from kvsched.kernel.table import NONE
 
 if TYPE_CHECKING:
+    from kvsched.cache.lease import Lease
     from kvsched.cache.scheduler import KVCacheScheduler
 
 
-class BrokenInvariant(KvschedError):
+class BrokenInvariantError(KvschedError):
     """What a cache keeps contradicts itself: a fault of kvsched, or of a policy's hooks."""
 
 
 def _require(holds: bool | np.bool_, what: str) -> None:
     if not holds:
-        raise BrokenInvariant(what)
+        raise BrokenInvariantError(what)
 
 
 def check(cache: KVCacheScheduler) -> None:
-    """Raise BrokenInvariant for the first rule that does not hold. O(N)."""
+    """Raise BrokenInvariantError for the first rule that does not hold. O(N)."""
     store = cache.store
     leases = list(cache.leases.values())
     free = store.pool.free[: store.free]
@@ -76,32 +77,25 @@ def _blocks_of(cache: KVCacheScheduler, home: Home) -> list[int]:
     return blocks
 
 
-def _check_lease(partition: Partition, lease: object) -> None:
-    nodes: NDArray[np.int32] = lease._nodes  # type: ignore[attr-defined]
-    blocks: list[int] = lease._blocks  # type: ignore[attr-defined]
-    own: dict[int, int] = lease._own  # type: ignore[attr-defined]
+def _check_lease(partition: Partition, lease: Lease) -> None:
     table = partition.live.table
     above = NONE
-    for at, node in enumerate(nodes.tolist()):
+    for at, node in enumerate(lease._nodes.tolist()):
         _require(table.resident[node] == 1, f"node {node} is held and not cached")
         _require(table.parent[node] == above, f"node {node} is not below {above}")
-        expected = own.get(at, int(partition.live.block[node]))
-        _require(blocks[at] == expected, f"block {at} of a lease is not its node's")
+        expected = lease._own.get(at, int(partition.live.block[node]))
+        _require(lease._blocks[at] == expected, f"block {at} of a lease is not its node's")
         above = node
 
 
-def _check_partition(
-    partition: Partition, deepest: list[int], pins: list[int], name: str
-) -> None:
+def _check_partition(partition: Partition, deepest: list[int], pins: list[int], name: str) -> None:
     live, table = partition.live, partition.live.table
     resident = np.flatnonzero(table.resident)
     counts = live.counts
     _require(len(resident) == counts[RESIDENT], f"cached blocks of {name!r} are miscounted")
     _require(counts[USED] >= counts[RESIDENT], f"used blocks of {name!r} are miscounted")
     parents = table.parent[resident]
-    _require(
-        np.all(table.resident[parents[parents != NONE]] == 1), "a cached node's parent is not"
-    )
+    _require(np.all(table.resident[parents[parents != NONE]] == 1), "a cached node's parent is not")
     _check_children(partition, resident)
     _check_locks(live.locks, partition, deepest + pins, int(counts[LOCKED]), "held")
     _check_locks(live.pins, partition, pins, int(counts[PINNED]), "pinned")
@@ -127,12 +121,13 @@ def _check_locks(
     np.add.at(expected, np.array(holds, np.int64), 1)
     flat = partition.is_flat
     order = np.argsort(-table.depth, kind="stable")
-    for node in [] if flat else order[expected[order] > 0].tolist():
-        while node != NONE and table.parent[node] != NONE:
-            node = int(table.parent[node])
-            expected[node] += 1
-            if expected[node] > 1:
+    for held in [] if flat else order[expected[order] > 0].tolist():
+        above = int(table.parent[held])
+        while above != NONE:
+            expected[above] += 1
+            if expected[above] > 1:
                 break
+            above = int(table.parent[above])
     _require(np.all(expected == locks), f"nodes {what} are not those of the leases and pins")
     _require(np.count_nonzero(expected) == total, f"nodes {what} are miscounted")
 

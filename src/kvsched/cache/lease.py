@@ -111,9 +111,7 @@ class Lease:
         """Say that the first ``tokens`` are in place: they stay if the request fails later."""
         self._cache.computed(self, tokens)
 
-    def extend(
-        self, tokens: int | Sequence[int] | NDArray[Any], *, hashes: Any = None
-    ) -> Growth:
+    def extend(self, tokens: int | Sequence[int] | NDArray[Any], *, hashes: Any = None) -> Growth:
         """Grow it: see `KVCacheScheduler.extend`."""
         return self._cache.extend(self, tokens, hashes=hashes)
 

@@ -207,9 +207,9 @@ class Partition:
         last_tokens: int,
         base: int = NONE,
     ) -> bool:
-        """Hold a chain below ``base``; False, with nothing changed, if it does not fit with ``spare`` blocks left.
+        """Hold a chain below ``base``; False, with nothing changed, if it does not fit.
 
-        ``spare`` −1 takes what fits. ``report`` and ``out`` say what was done.
+        ``spare``: blocks that must stay to be had beside; −1 takes what fits. ``report`` and ``out`` say what was done.
         """
         try:
             code = self._call(
@@ -217,11 +217,11 @@ class Partition:
                 last_tokens,
             )  # fmt: skip
         except UsageError:
-            self._undo(len(keys))
+            self._undo()
             raise
         return code == kernel.OK
 
-    def _undo(self, length: int) -> None:
+    def _undo(self) -> None:
         """Give back what a call stored and took before its policy failed."""
         hits, stored, taken = (int(self.report[at]) for at in range(3))
         nodes = hits + stored
@@ -282,14 +282,12 @@ class Partition:
         return int(self.report[kernel.EVICTED])
 
     def lose(self, nodes: NDArray[np.int32], first: int) -> None:
-        """Have a chain's nodes from ``first`` on found no more, and dropped when nobody holds them.
-        """
+        """Have a chain's nodes from ``first`` on found no more, and dropped when nobody holds them."""
         self.out.nodes[: len(nodes)] = nodes
         self._call(kernel.LOSE, length=len(nodes), whole=first)
 
     def pin(self, node: int, most: int) -> bool:
-        """Hold a node, counted as pinned with its ancestors; False if above ``most`` blocks were.
-        """
+        """Hold a node, counted as pinned with its ancestors; False if above ``most`` blocks were."""
         return self._call(kernel.PIN, base=node, whole=most) == kernel.OK
 
     def unpin(self, nodes: NDArray[np.int32]) -> int:

@@ -168,7 +168,10 @@ class KVCacheScheduler:
             if not turn.done():
                 turn.set_result(found)
 
-        ticket.when_settled(lambda found: loop.call_soon_threadsafe(settle, found))
+        def tell(found: Admission) -> None:
+            loop.call_soon_threadsafe(settle, found)
+
+        ticket.when_settled(tell)
         try:
             return await turn
         except asyncio.CancelledError:
@@ -397,7 +400,7 @@ class KVCacheScheduler:
             return min(hits * self.block_size, chain.tokens)
 
     def check(self) -> None:
-        """Raise BrokenInvariant if what is kept contradicts itself: for tests. O(N)."""
+        """Raise BrokenInvariantError if what is kept contradicts itself: for tests. O(N)."""
         with self.lock:
             check(self)
 
@@ -463,5 +466,3 @@ def _ids(tokens: Any) -> Iterable[Any]:
     if isinstance(tokens, str | bytes) or not isinstance(tokens, Sequence | np.ndarray):
         raise UsageError(f"tokens must be a count or token ids, not {type(tokens).__name__}")
     return tokens
-
-

@@ -91,9 +91,7 @@ class SecondTier:
         """End a hold."""
         self.partition.release(found.nodes, found.slots[:0], len(found.nodes), now)
 
-    def load(
-        self, found: Found, lease: Lease, hits: int, moves: list[Move], now: float
-    ) -> int:
+    def load(self, found: Found, lease: Lease, hits: int, moves: list[Move], now: float) -> int:
         """Say which held blocks are loaded where; return how many the lease has room for."""
         count = min(len(found.nodes), len(lease._nodes) - hits)
         keys = self.partition.names.keys
@@ -103,9 +101,7 @@ class SecondTier:
         self.let_go(found, now)
         return count
 
-    def keep(
-        self, above: Partition, node: int, block: int, moves: list[Move], now: float
-    ) -> None:
+    def keep(self, node: int, block: int, moves: list[Move], now: float) -> None:
         """Keep a block that leaves the first tier, or is written through: offload it if need be."""
         own = self.partition
         names = own.names
@@ -127,7 +123,7 @@ class SecondTier:
     ) -> None:
         """Keep a chain that was computed, root first."""
         for node in nodes.tolist():
-            self.keep(above, node, int(above.live.block[node]), moves, now)
+            self.keep(node, int(above.live.block[node]), moves, now)
 
     def spill(self, above: Partition, lease: Lease, chain: Chain, now: float) -> tuple[int, ...]:
         """Return blocks here for what of a chain lies below a lease's last node, as far as fits."""

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from kvsched.foundation.errors import UsageError
 
-
 _BLOCKS = ("quota_blocks", "guaranteed_blocks", "max_pinned_blocks", "second_tier_blocks")
 
 
