@@ -209,7 +209,8 @@ class Partition:
     ) -> bool:
         """Hold a chain below ``base``; False, with nothing changed, if it does not fit.
 
-        ``spare``: blocks that must stay to be had beside; −1 takes what fits. ``report`` and ``out`` say what was done.
+        ``spare``: blocks that must stay to be had beside; −1 takes what fits. ``report`` and
+        ``out`` say what was done.
         """
         try:
             code = self._call(
@@ -282,12 +283,12 @@ class Partition:
         return int(self.report[kernel.EVICTED])
 
     def lose(self, nodes: NDArray[np.int32], first: int) -> None:
-        """Have a chain's nodes from ``first`` on found no more, and dropped when nobody holds them."""
+        """Have nodes from ``first`` on found no more, and dropped when nobody holds them."""
         self.out.nodes[: len(nodes)] = nodes
         self._call(kernel.LOSE, length=len(nodes), whole=first)
 
     def pin(self, node: int, most: int) -> bool:
-        """Hold a node, counted as pinned with its ancestors; False if above ``most`` blocks were."""
+        """Hold a node, pinned with its ancestors; False if more than ``most`` blocks were then."""
         return self._call(kernel.PIN, base=node, whole=most) == kernel.OK
 
     def unpin(self, nodes: NDArray[np.int32]) -> int:
