@@ -130,7 +130,9 @@ def name(
 ) -> int:
     """Give a number to (parent, ``keys[row]``), which is unknown; it holds nothing yet.
 
-    The one idle for longest is forgotten where all were used. O(1) expected, beside `forget`.
+    The one idle for longest is forgotten where all were used, then its parent if that is idle now.
+    So numbers are reused of which no block was cached when the call began: there are as many of
+    them as the cache can hold. O(1) expected, beside `forget`.
     """
     table, names = live.table, live.names
     if names.counts[FRESH] < names.counts[NAMES]:
@@ -145,7 +147,9 @@ def name(
         if above != NONE:
             names.kin[above] -= 1
             if is_idle(live, above):
-                rest(live, above)
+                # Next in turn: else what this call lets leave could be reused before the call
+                # has told of it, as there may be nothing else at rest.
+                link_behind(names.idle, len(names.idle) - 1, above)
     table.parent[node] = parent
     table.tokens[node] = tokens
     for word in range(names.keys.shape[1]):
