@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from kvsched.foundation.errors import UsageError
@@ -10,7 +11,6 @@ from kvsched.lesson.play_policies import record
 from kvsched.lesson.play_requests import Request, capacities, check_capacity
 from kvsched.lesson.play_words import LABELS, LANGUAGES, SENTENCES, Message
 from kvsched.lesson.recording import RECENCY_WEIGHT, Recording, Row, Step, number
-from kvsched.policy.registry import find
 from kvsched.report.figures import as_script
 from kvsched.report.html import page
 
@@ -73,7 +73,8 @@ def page_data(runs: list[Recording], first: int, language: str) -> dict[str, Any
         "requests": [[prefixes.index(prefix), size] for prefix, size in requests],
         "capacities": list(dict.fromkeys(run.capacity for run in runs)),
         "policies": [
-            {"name": name, "note": note(name)} for name in dict.fromkeys(run.policy for run in runs)
+            {"name": run.policy, "note": _message(note(run))}
+            for run in {run.policy: run for run in runs}.values()
         ],
         "first": first,
         # What the recency term would be if it were worked out anew, by the time since the last use.
@@ -82,36 +83,62 @@ def page_data(runs: list[Recording], first: int, language: str) -> dict[str, Any
     }
 
 
-def note(policy: str) -> Message:
-    """Say in a sentence or two whom a policy lets go first."""
-    name = policy.split(":")[0]
-    if f"note.{name}" in SENTENCES:
-        return Message(f"note.{name}", {})
-    # An own policy's name may be anything: path.py:Name has one too.
-    return Message("note.other", {"summary": find(policy).summary() if name == policy else policy})
+def note(run: Recording) -> Message:
+    """Say in a sentence or two whom a run's policy lets go first."""
+    key = f"note.{run.policy.split(':')[0]}"
+    if key in SENTENCES:
+        return Message(key, {})
+    return Message("note.other", {"summary": run.summary})
 
 
 def _run(run: Recording, prefixes: list[str]) -> dict[str, Any]:
-    """Return one run; rows that several steps share are written once."""
-    rows: dict[Row, int] = {}
-    keyed: dict[str, int] = {}
-    out: list[Any] = []
+    """Return one run; a row that several steps share is written once."""
+    rows: dict[str, int] = {}
+    written: list[list[Any]] = []
 
     def place(row: Row) -> int:
         shown = _row(row, prefixes)
         name = repr(shown)
-        if name not in keyed:
-            keyed[name] = len(out)
-            out.append(shown)
-        return keyed[name]
+        if name not in rows:
+            rows[name] = len(written)
+            written.append(shown)
+        return rows[name]
 
-    del rows
     steps = [_step(step, place) for step in run.steps]
-    return {
-        "steps": steps,
-        "rows": out,
-        "records": [
-            [number(each.score), each.last_used, prefixes.index(each.prefix)]
-            for each in run.records
-        ],
+    records = [[number(each.score), each.last_used, prefixes.index(each.prefix)] for each in run.records]
+    return {"steps": steps, "rows": written, "records": records}
+
+
+def _row(row: Row, prefixes: list[str]) -> list[Any]:
+    shown: list[Any] = [prefixes.index(row.prefix), row.bytes_, row.hits, row.last_used]
+    if row.terms is not None:
+        return [*shown, number(row.terms.recency), number(row.terms.size), number(row.terms.score)]
+    return shown if row.standing is None else [*shown, _message(row.standing)]
+
+
+def _step(step: Step, place: Callable[[Row], int]) -> dict[str, Any]:
+    """Return a step without what it does not have."""
+    found: dict[str, Any] = {
+        "request": step.request,
+        "kind": step.kind,
+        "said": _message(step.said),
+        "ledger": [place(row) for row in step.ledger],
+        "used": step.used,
+        "hits": step.hits,
+        "hitBytes": step.hit_bytes,
+        "evictions": step.evictions,
+        "heap": step.heap,
+        "stale": step.stale,
+        "popped": step.popped,
+        "pushed": step.pushed,
+        "gone": None if step.gone is None else place(step.gone),
     }
+    return {name: value for name, value in found.items() if value not in (None, ())}
+
+
+def _message(message: Message) -> list[Any]:
+    values = {
+        name: _message(value) if isinstance(value, Message) else value
+        for name, value in message.values.items()
+    }
+    return [message.key, values]

@@ -106,7 +106,7 @@ class FlatRecorder:
         policy.check(trace)
         self.policy = policy
         self.trace = trace
-        self.recording = Recording(policy.label, capacity, requests)
+        self.recording = Recording(policy.label, capacity, requests, summary=policy.summary())
         self.names = list(dict.fromkeys(request.prefix for request in requests))
         setup = Setup(trace.nodes, capacity, 1, trace, usual_room=trace.usual_room)
         # A prefix that comes back with another size takes that size, as the chapter's does.

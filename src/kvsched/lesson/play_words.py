@@ -170,3 +170,81 @@ SENTENCES: dict[str, tuple[str, str]] = {
     "note.other": ("{summary}", "{summary}"),
 }
 """Each in the order of `LANGUAGES`."""
+
+LABELS: dict[str, tuple[str, str]] = {
+    "title": ("KV cache scheduling, step by step", "KV 缓存调度，一步一步看"),
+    "lead": (
+        "A small run of chapter 37. Each step is one thing the scheduler does; change the policy or "
+        "the capacity, and see the same requests again.",
+        "第 37 章的一次小规模运行。每一步是调度器做的一件事；可以换策略或容量，再看同样的请求。",
+    ),
+    "policy": ("Policy", "策略"),
+    "capacity": ("Capacity, bytes", "容量（字节）"),
+    "language": ("Language", "语言"),
+    "first": ("First step", "第一步"),
+    "back": ("Back", "后退"),
+    "forward": ("Forward", "前进"),
+    "last": ("Last step", "最后一步"),
+    "play": ("Play", "播放"),
+    "pause": ("Pause", "暂停"),
+    "position": ("Step", "步骤"),
+    "keys": (
+        "Keys: ← → one step, Home and End the ends, space plays. A click on a request, or on a "
+        "line of the list at the end, jumps there.",
+        "按键：← → 走一步，Home/End 到两端，空格播放。点击请求，或末尾列表中的一行，可跳到那里。",
+    ),
+    "count": ("Step {step} of {steps}", "第 {step} 步，共 {steps} 步"),
+    "requests": ("Requests", "请求"),
+    "cache": ("The cache", "缓存"),
+    "room": ("{used} of {capacity} bytes in use", "已用 {used}/{capacity} 字节"),
+    "free": ("free", "空闲"),
+    "nothing": ("Nothing is stored yet.", "还没有存入任何项。"),
+    "hits": ("requests hit", "命中请求"),
+    "hit_bytes": ("bytes hit", "命中字节"),
+    "evictions": ("evictions", "淘汰"),
+    "records": ("records in the heap", "堆中记录"),
+    "entries": ("entries", "账本项"),
+    "of": ("{part} of {all}", "{part}/{all}"),
+    "ledger": ("The ledger", "账本"),
+    "prefix": ("prefix", "前缀"),
+    "bytes": ("bytes", "字节"),
+    "uses": ("hits", "命中数"),
+    "last_use": ("last use", "最近使用"),
+    "score": ("score = hits + recency − size", "分数 = 命中 + 新近 − 大小"),
+    "now": ("recency if worked out now", "若现在计算的新近项"),
+    "standing": ("in the policy’s own terms", "按该策略的说法"),
+    "leaves": ("leaves", "离开"),
+    "order": (
+        "Ordered: the first to leave stands first. An indexed heap or a list holds each entry once "
+        "and moves it when it is used, so there are no stale records. The chapter’s heap pays for "
+        "not doing so.",
+        "按次序排列：先离开的在前。带索引的堆或链表中每项只有一条，使用时就移动它，所以没有过期记录。"
+        "本章的堆没有这样做，代价就是过期记录。",
+    ),
+    "heap": ("The heap", "堆"),
+    "heap_note": (
+        "The smallest record is on top. Faint records with a dashed edge are stale: nobody takes "
+        "them out before they come to the top.",
+        "最小的记录在顶上。虚线框的淡色记录已过期：要等到它来到堆顶才会被取出。",
+    ),
+    "empty": ("The heap is empty.", "堆是空的。"),
+    "popped": ("Popped in this step", "这一步弹出"),
+    "stale": ("stale", "过期"),
+    "new": ("new", "新"),
+    "hit": ("hit", "命中"),
+    "miss": ("miss", "未命中"),
+    "present": ("now", "当前"),
+    "compare": ("The same requests elsewhere", "同样的请求，别的选择"),
+    "compare_note": (
+        "Requests hit of {requests}, by policy and capacity in bytes. A click shows that run.",
+        "{requests} 个请求中的命中数，按策略和容量（字节）。点击即看那次运行。",
+    ),
+    "all": ("All steps of this run", "本次运行的全部步骤"),
+    "made": ("Made by kvsched", "制作：kvsched"),
+    "script": (
+        "The steps need JavaScript, all of which is in this file. kvsched lesson play 37 "
+        "--terminal shows them without.",
+        "步骤需要 JavaScript，全部都在此文件内。kvsched lesson play 37 --terminal 不需要它。",
+    ),
+}
+"""What stands on the page beside the steps; the same two languages."""

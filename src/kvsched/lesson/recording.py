@@ -92,6 +92,8 @@ class Recording:
     steps: list[Step] = field(default_factory=list)
     records: list[Record] = field(default_factory=list)
     log: list[str] = field(default_factory=list)
+    summary: str = ""
+    """What the policy does, in its own docstring's words."""
 
     def snapshot(self) -> list[tuple[str, int, float, int]]:
         """Return the chapter's rows at the end: prefix, bytes, score to 4 places, hits."""
