@@ -10,7 +10,8 @@ from kvsched.foundation.version import VERSION
 from kvsched.lesson.play_policies import record
 from kvsched.lesson.play_requests import Request, capacities, check_capacity
 from kvsched.lesson.play_words import LABELS, LANGUAGES, SENTENCES, Message
-from kvsched.lesson.recording import RECENCY_WEIGHT, Recording, Row, Step, number
+from kvsched.lesson.chapter import RECENCY_WEIGHT
+from kvsched.lesson.recording import Recording, Row, Step, number
 from kvsched.report.figures import as_script
 from kvsched.report.html import page
 

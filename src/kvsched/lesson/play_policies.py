@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from kvsched.foundation.errors import UsageError
 from kvsched.foundation.jit import bind
 from kvsched.kernel.heap import KEY, TIE
 from kvsched.kernel.hooks import (
@@ -103,7 +104,12 @@ class FlatRecorder:
 
     def __init__(self, requests: tuple[Request, ...], capacity: int, policy: Policy) -> None:
         trace = as_trace(requests)
-        policy.check(trace)
+        missing = policy.missing(trace)
+        if missing:
+            raise UsageError(
+                f"policy {policy.label} needs the {missing[0]} of every request, which a "
+                "step-through does not have"
+            )
         self.policy = policy
         self.trace = trace
         self.recording = Recording(policy.label, capacity, requests, summary=policy.summary())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import NamedTuple
 
 LANGUAGES = ("en", "zh")
@@ -17,13 +18,19 @@ class Message(NamedTuple):
 
 
 def tell(message: Message, language: str) -> str:
-    """Return the sentence, a message in a slot told first. The page's script does the same."""
+    """Return the sentence in ``language``. The page's script does the same."""
+    sentence = SENTENCES[message.key][LANGUAGES.index(language)]
+    return fill(sentence, message.values, language)
+
+
+def fill(text: str, values: Mapping[str, str | int | Message], language: str) -> str:
+    """Fill the slots of ``text``; a message in a slot is told first."""
 
     def filled(slot: re.Match[str]) -> str:
-        value = message.values[slot[1]]
+        value = values[slot[1]]
         return tell(value, language) if isinstance(value, Message) else str(value)
 
-    return _SLOT.sub(filled, SENTENCES[message.key][LANGUAGES.index(language)])
+    return _SLOT.sub(filled, text)
 
 
 SENTENCES: dict[str, tuple[str, str]] = {
@@ -211,7 +218,7 @@ LABELS: dict[str, tuple[str, str]] = {
     "uses": ("hits", "命中数"),
     "last_use": ("last use", "最近使用"),
     "score": ("score = hits + recency − size", "分数 = 命中 + 新近 − 大小"),
-    "now": ("recency if worked out now", "若现在计算的新近项"),
+    "now": ("recency now", "此刻的新近"),
     "standing": ("in the policy’s own terms", "按该策略的说法"),
     "leaves": ("leaves", "离开"),
     "order": (
@@ -220,6 +227,11 @@ LABELS: dict[str, tuple[str, str]] = {
         "not doing so.",
         "按次序排列：先离开的在前。带索引的堆或链表中每项只有一条，使用时就移动它，所以没有过期记录。"
         "本章的堆没有这样做，代价就是过期记录。",
+    ),
+    "queues": (
+        "As they came: this policy keeps queues, and decides when it has to. Each entry stands in "
+        "one place, so there are no stale records.",
+        "按到来的先后：此策略用队列，到需要时才决定。每项只在一处，所以没有过期记录。",
     ),
     "heap": ("The heap", "堆"),
     "heap_note": (
@@ -241,6 +253,11 @@ LABELS: dict[str, tuple[str, str]] = {
     ),
     "all": ("All steps of this run", "本次运行的全部步骤"),
     "made": ("Made by kvsched", "制作：kvsched"),
+    "prompt": (
+        "n next, p back, a number jumps, c BYTES capacity, o POLICY policy, q quit: ",
+        "n 前进，p 后退，数字跳转，c 字节 换容量，o 策略 换策略，q 退出：",
+    ),
+    "unknown": ("{given} is none of these.", "{given} 不在其中。"),
     "script": (
         "The steps need JavaScript, all of which is in this file. kvsched lesson play 37 "
         "--terminal shows them without.",

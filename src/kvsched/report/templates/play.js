@@ -123,7 +123,9 @@
       lines.push(make("tr", "", null, cell));
     }
     at("ledger").tBodies[0].replaceChildren(...lines);
+    const queues = step.ledger.some((each) => !chapter && run().rows[each][4][0] === "by.queues");
     at("order").hidden = chapter;
+    at("order").textContent = word(queues ? "queues" : "order");
   }
 
   function recordOf(number) {

@@ -1,0 +1,105 @@
+"""`kvsched lesson play`: a small run of the chapter, step by step."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+CHAPTERS = ("37",)
+"""Those with a step-through."""
+
+
+def command(
+    chapter: Annotated[str, typer.Argument(help="The chapter: 37.", show_default=False)],
+    capacity_bytes: Annotated[
+        int | None,
+        typer.Option(
+            "--capacity-bytes",
+            help="Capacity to begin with. Without it 100, or for requests of your own the middle "
+            "of those that the page offers.",
+            show_default=False,
+        ),
+    ] = None,
+    requests: Annotated[
+        str | None,
+        typer.Option(
+            "--requests",
+            metavar="FILE|PREFIX:BYTES,…",
+            help="Requests of your own, at most 30: a file with PREFIX BYTES a line, or a list as "
+            "in exam:60,chat:16.",
+            show_default=False,
+        ),
+    ] = None,
+    policy: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--policy",
+            help="A policy to choose from; may be given several times, the first is shown first. "
+            "chapter is the chapter's own heap; default: chapter, lru, lfu, gdsf, opt.",
+            show_default=False,
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="The page to write; default play-37.html."),
+    ] = None,
+    terminal: Annotated[
+        bool,
+        typer.Option(
+            "--terminal",
+            help="Step through here instead; printed whole where the input is no terminal.",
+        ),
+    ] = False,
+    language: Annotated[
+        str, typer.Option("--language", metavar="en|zh", help="English or Chinese.")
+    ] = "en",
+) -> None:
+    """Step through a small run: a page to open in a browser, or here in the terminal."""
+    import sys
+
+    from kvsched.cli.opening import keep_apart
+    from kvsched.foundation.errors import UsageError
+    from kvsched.lesson.play_policies import DEFAULT_POLICIES, record
+    from kvsched.lesson.play_requests import (
+        DEFAULT_CAPACITY,
+        DEFAULT_REQUESTS,
+        capacities,
+        check_capacity,
+        read_requests,
+    )
+    from kvsched.lesson.play_words import LANGUAGES
+
+    if chapter not in CHAPTERS:
+        raise UsageError(f"chapter {chapter} has no step-through (known: {', '.join(CHAPTERS)})")
+    if language not in LANGUAGES:
+        raise UsageError(f"--language must be {' or '.join(LANGUAGES)}, not {language}")
+    if terminal and output is not None:
+        raise UsageError("--output names a page, and --terminal writes none: give one of them")
+    asked = DEFAULT_REQUESTS if requests is None else read_requests(requests)
+    own = DEFAULT_CAPACITY if requests is None and capacity_bytes is None else capacity_bytes
+    policies = tuple(policy or DEFAULT_POLICIES)
+    if not terminal:
+        from kvsched.foundation.files import write_whole
+        from kvsched.lesson.play import play_page
+
+        place = output or Path(f"play-{chapter}.html")
+        if requests is not None:
+            keep_apart(requests, str(place))
+        page = play_page(asked, own, policies, language)
+        write_whole(place, page.encode())
+        typer.echo(f"{place}: open it in a browser")
+        return
+    from rich.console import Console
+
+    from kvsched.lesson.play_terminal import Walk, print_run, walk_through
+
+    console = Console(highlight=False, markup=False)
+    first = capacities(asked, own)[1]
+    if sys.stdin.isatty() and sys.stdout.isatty():
+        walk_through(Walk(asked, first, policies[0], language), console, sys.stdin)
+        return
+    check_capacity(asked, first)
+    for each in policy or policies[:1]:
+        print_run(record(asked, first, each), console, language)
