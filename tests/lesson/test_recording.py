@@ -97,9 +97,7 @@ def test_what_is_called_stale_is_stale(run: tuple[tuple[Request, ...], int]) -> 
     recording = record_chapter(*run)
     for step in recording.steps:
         ledger = {row.prefix: row for row in step.ledger}
-        current = {
-            (row.terms.score, row.last_used, row.prefix) for row in step.ledger if row.terms
-        }
+        current = {(row.terms.score, row.last_used, row.prefix) for row in step.ledger if row.terms}
         for at in step.heap:
             record = recording.records[at]
             live = (record.score, record.last_used, record.prefix) in current

@@ -7,10 +7,10 @@ from typing import Any
 
 from kvsched.foundation.errors import UsageError
 from kvsched.foundation.version import VERSION
+from kvsched.lesson.chapter import RECENCY_WEIGHT
 from kvsched.lesson.play_policies import record
 from kvsched.lesson.play_requests import Request, capacities, check_capacity
 from kvsched.lesson.play_words import LABELS, LANGUAGES, SENTENCES, Message
-from kvsched.lesson.chapter import RECENCY_WEIGHT
 from kvsched.lesson.recording import Recording, Row, Step, number
 from kvsched.report.figures import as_script
 from kvsched.report.html import page
@@ -106,7 +106,9 @@ def _run(run: Recording, prefixes: list[str]) -> dict[str, Any]:
         return rows[name]
 
     steps = [_step(step, place) for step in run.steps]
-    records = [[number(each.score), each.last_used, prefixes.index(each.prefix)] for each in run.records]
+    records = [
+        [number(each.score), each.last_used, prefixes.index(each.prefix)] for each in run.records
+    ]
     return {"steps": steps, "rows": written, "records": records}
 
 

@@ -26,10 +26,11 @@ from kvsched.kernel.hooks import (
 )
 from kvsched.kernel.table import NONE, Table, empty_table
 from kvsched.lesson.play_requests import Request
-from kvsched.lesson.play_words import Message
+from kvsched.lesson.play_words import Message, Values
 from kvsched.lesson.recording import CHAPTER, Recording, Row, Step, number, record_chapter
 from kvsched.policy.base import Policy, RankedPolicy, Setup
-from kvsched.policy.gdsf import STEPS
+from kvsched.policy.gdsf import GDSF, STEPS
+from kvsched.policy.opt_fit import OptFit
 from kvsched.policy.registry import make
 from kvsched.policy.slru import PROTECTED
 from kvsched.trace.build import build_trace
@@ -74,7 +75,7 @@ def flat_request(
 
 
 def as_trace(requests: tuple[Request, ...]) -> Trace:
-    """Return the requests as a trace of unequal blocks, a byte a token; times are 0, 1, 2, …"""
+    """Return the requests as a trace of unequal blocks, a byte a token; a second apart."""
     names = {name: key for key, name in enumerate(dict.fromkeys(each.prefix for each in requests))}
     sizes = np.array([request.bytes_ for request in requests], np.int32)
     return build_trace(
@@ -138,7 +139,7 @@ class FlatRecorder:
 
     def _touch(self, request: Request, node: int) -> None:
         prefix, size = request
-        values = {"number": self.now + 1, "prefix": prefix, "bytes": size}
+        values: Values = {"number": self.now + 1, "prefix": prefix, "bytes": size}
         self._step("arrive", Message("arrive", values))
         known = self.rows.get(node)
         if known is None:
@@ -164,9 +165,9 @@ class FlatRecorder:
         if known is not None:
             changed = {"before": known.hits, "hits": known.hits + 1, "time": self.now + 1}
             resized = "" if size == known.bytes_ else ".resized"
-            sizes = {"prefix": prefix, "bytes": known.bytes_, "asked": size}
+            asked: Values = {"prefix": prefix, "bytes": known.bytes_, "asked": size}
             self.recording.log.append(f"reuse:{prefix}")
-            self._step("reuse", Message(f"reuse{resized}", {**sizes, **changed}))
+            self._step("reuse", Message(f"reuse{resized}", {**asked, **changed}))
         elif self.table.resident[node]:
             self.rows[node] = Row(prefix, size, 1, self.now + 1)
             self.stored[node] = self.now + 1
@@ -183,7 +184,7 @@ class FlatRecorder:
         self.used -= gone.bytes_
         self.evictions += 1
         self.recording.log.append(f"evict:{gone.prefix}")
-        shown: dict[str, str | int | Message] = {
+        shown: Values = {
             "prefix": gone.prefix,
             "bytes": gone.bytes_,
             "policy": self.policy.label,
@@ -212,29 +213,38 @@ class FlatRecorder:
 
     def _standing(self, node: int, place: int) -> Message:
         """Say in the policy's own terms where an entry stands."""
-        row, name = self.rows[node], self.policy.name
-        last: dict[str, str | int | Message] = {"last": row.last_used}
-        if name in ("lru", "mru"):
-            return Message("by.use", last)
-        if name in ("fifo", "filo"):
-            return Message("by.arrival", {"stored": self.stored[node]})
-        if name == "lfu":
-            return Message("by.count", {"hits": row.hits, **last})
-        if name == "slru":
-            return Message(f"by.segment.{'again' if row.hits >= PROTECTED else 'once'}", last)
-        if name == "gdsf" and not self.policy.values["attention_tokens"]:
-            value = int(self.state.value[node]) / STEPS
-            clock = number(value - row.hits / row.bytes_)
-            shown = {"value": number(value), "clock": clock, "hits": row.hits, "bytes": row.bytes_}
-            return Message("by.value", shown)
-        if name in ("opt", "opt-fit"):
-            following = int(self.state.next_use[node])
-            if following == len(self.recording.requests):
-                return Message("by.future.never", {})
-            return Message("by.future", {"next": following + 1})
-        if isinstance(self.policy, RankedPolicy):
-            return Message("by.place", {"place": place})
-        return Message("by.queues", {"policy": self.policy.label})
+        row, policy = self.rows[node], self.policy
+        last: Values = {"last": row.last_used}
+        if policy.name in ("lru", "mru"):
+            said = Message("by.use", last)
+        elif policy.name in ("fifo", "filo"):
+            said = Message("by.arrival", {"stored": self.stored[node]})
+        elif policy.name == "lfu":
+            said = Message("by.count", {"hits": row.hits, **last})
+        elif policy.name == "slru":
+            said = Message(f"by.segment.{'again' if row.hits >= PROTECTED else 'once'}", last)
+        elif isinstance(policy, GDSF) and not policy.values["attention_tokens"]:
+            said = self._value(node)
+        elif isinstance(policy, OptFit):
+            said = self._next_use(node)
+        elif isinstance(policy, RankedPolicy):
+            said = Message("by.place", {"place": place})
+        else:
+            said = Message("by.queues", {"policy": policy.label})
+        return said
+
+    def _value(self, node: int) -> Message:
+        row = self.rows[node]
+        value = int(self.state.value[node]) / STEPS
+        clock = number(value - row.hits / row.bytes_)
+        parts: Values = {"clock": clock, "hits": row.hits, "bytes": row.bytes_}
+        return Message("by.value", {"value": number(value), **parts})
+
+    def _next_use(self, node: int) -> Message:
+        following = int(self.state.next_use[node])
+        if following == len(self.recording.requests):
+            return Message("by.future.never", {})
+        return Message("by.future", {"next": following + 1})
 
     def _step(self, kind: str, said: Message, gone: Row | None = None) -> None:
         ledger = tuple(

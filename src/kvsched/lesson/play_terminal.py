@@ -10,11 +10,11 @@ from rich.table import Table
 from rich.text import Text
 
 from kvsched.foundation.errors import UsageError
+from kvsched.lesson.chapter import RECENCY_WEIGHT
 from kvsched.lesson.play import note
 from kvsched.lesson.play_policies import record
 from kvsched.lesson.play_requests import Request, check_capacity
 from kvsched.lesson.play_words import LABELS, LANGUAGES, Message, fill, tell
-from kvsched.lesson.chapter import RECENCY_WEIGHT
 from kvsched.lesson.recording import CHAPTER, Recording, Row, Step, number
 
 BAR = 60
@@ -121,9 +121,7 @@ def shown_step(run: Recording, at: int, language: str) -> RenderableType:
 def _requests(run: Recording, at: int, language: str) -> Text:
     """Every request's prefix: + a hit, - a miss, brackets around the present one."""
     signs = {"reuse": "+", "miss": "-"}
-    outcome = {
-        step.request: signs[step.kind] for step in run.steps[: at + 1] if step.kind in signs
-    }
+    outcome = {step.request: signs[step.kind] for step in run.steps[: at + 1] if step.kind in signs}
     shown = Text(word("requests", language) + ":")
     for index, request in enumerate(run.requests):
         name = request.prefix + outcome.get(index, "")

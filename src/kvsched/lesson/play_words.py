@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from typing import NamedTuple
 
 LANGUAGES = ("en", "zh")
@@ -17,13 +16,17 @@ class Message(NamedTuple):
     values: dict[str, str | int | Message]
 
 
+Values = dict[str, str | int | Message]
+"""What stands in the slots of a sentence."""
+
+
 def tell(message: Message, language: str) -> str:
     """Return the sentence in ``language``. The page's script does the same."""
     sentence = SENTENCES[message.key][LANGUAGES.index(language)]
     return fill(sentence, message.values, language)
 
 
-def fill(text: str, values: Mapping[str, str | int | Message], language: str) -> str:
+def fill(text: str, values: Values, language: str) -> str:
     """Fill the slots of ``text``; a message in a slot is told first."""
 
     def filled(slot: re.Match[str]) -> str:
@@ -181,8 +184,8 @@ SENTENCES: dict[str, tuple[str, str]] = {
 LABELS: dict[str, tuple[str, str]] = {
     "title": ("KV cache scheduling, step by step", "KV 缓存调度，一步一步看"),
     "lead": (
-        "A small run of chapter 37. Each step is one thing the scheduler does; change the policy or "
-        "the capacity, and see the same requests again.",
+        "A small run of chapter 37. Each step is one thing the scheduler does; change the policy "
+        "or the capacity, and see the same requests again.",
         "第 37 章的一次小规模运行。每一步是调度器做的一件事；可以换策略或容量，再看同样的请求。",
     ),
     "policy": ("Policy", "策略"),
@@ -195,7 +198,7 @@ LABELS: dict[str, tuple[str, str]] = {
     "play": ("Play", "播放"),
     "pause": ("Pause", "暂停"),
     "position": ("Step", "步骤"),
-    "keys": (
+    "help": (
         "Keys: ← → one step, Home and End the ends, space plays. A click on a request, or on a "
         "line of the list at the end, jumps there.",
         "按键：← → 走一步，Home/End 到两端，空格播放。点击请求，或末尾列表中的一行，可跳到那里。",

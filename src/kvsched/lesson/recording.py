@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from kvsched.lesson.chapter import RECENCY_WEIGHT, SIZE_WEIGHT
 from kvsched.lesson.play_requests import Request
-from kvsched.lesson.play_words import Message
+from kvsched.lesson.play_words import Message, Values
 
 CHAPTER = "chapter"
 PLACES = 4
@@ -140,7 +140,7 @@ class ChapterRecorder:
         self.time += 1
         prefix, size = request
         known = self.entries.get(prefix)
-        values = {"number": self.time, "prefix": prefix, "bytes": size}
+        values: Values = {"number": self.time, "prefix": prefix, "bytes": size}
         self._step("arrive", Message("arrive", values))
         if known is None:
             self._evict_until_fit(prefix, size)
@@ -156,7 +156,7 @@ class ChapterRecorder:
             self.recording.log.append(f"reuse:{prefix}")
             changed = {"before": known.hits, "hits": known.hits + 1, "time": self.time}
             resized = "" if size == known.bytes_ else ".resized"
-            sizes = {"prefix": prefix, "bytes": known.bytes_, "asked": size}
+            sizes: Values = {"prefix": prefix, "bytes": known.bytes_, "asked": size}
             self._refresh(prefix, "reuse", Message(f"reuse{resized}", {**sizes, **changed}))
 
     def score(self, row: Row) -> Terms:
@@ -183,7 +183,7 @@ class ChapterRecorder:
         self.recording.records.append(record)
         heapq.heappush(self.heap, record)
         key = "push.stale" if old else "push"
-        shown = {"prefix": prefix, "last": row.last_used, **shown_terms(terms)}
+        shown: Values = {"prefix": prefix, "last": row.last_used, **shown_terms(terms)}
         self._step("push", Message(key, shown), pushed=record.number)
 
     def _evict_until_fit(self, prefix: str, needed: int) -> None:
@@ -201,7 +201,7 @@ class ChapterRecorder:
             self.used -= gone.bytes_
             self.evictions += 1
             self.recording.log.append(f"evict:{record.prefix}")
-            shown = {"prefix": gone.prefix, "bytes": gone.bytes_, "last": gone.last_used}
+            shown: Values = {"prefix": gone.prefix, "bytes": gone.bytes_, "last": gone.last_used}
             shown |= shown_terms(gone.terms or self.score(gone))
             said = Message("evict", shown)
             if tie is not None:
@@ -209,7 +209,7 @@ class ChapterRecorder:
             self._step("evict", said, popped=record.number, gone=gone)
 
     def _why_stale(self, record: Record) -> Message:
-        shown: dict[str, str | int | Message] = {
+        shown: Values = {
             "prefix": record.prefix,
             "last": record.last_used,
             "score": number(record.score),
@@ -217,7 +217,7 @@ class ChapterRecorder:
         entry = self.entries.get(record.prefix)
         if entry is None or entry.terms is None:
             return Message("stale.gone", shown)
-        now = {"now": entry.last_used, "current": number(entry.terms.score)}
+        now: Values = {"now": entry.last_used, "current": number(entry.terms.score)}
         return Message("stale.newer", {**shown, **now})
 
     def _tie(self, record: Record) -> str | None:
@@ -261,7 +261,7 @@ class ChapterRecorder:
         )
 
 
-def shown_terms(terms: Terms) -> dict[str, str | int | Message]:
+def shown_terms(terms: Terms) -> Values:
     """Return a score and its terms as a message shows them."""
     return {
         "hits": terms.hits,

@@ -33,7 +33,7 @@ FILTERS = (
 
 
 def page(template: str, filters: dict[str, Any], **values: Any) -> str:
-    """Return a page from a template of this room, with plotly's own script where it draws figures."""
+    """Return a page from a template of this room; where it draws figures, it embeds plotly."""
     import jinja2
     from plotly.offline import get_plotlyjs
 

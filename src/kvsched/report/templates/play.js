@@ -260,6 +260,11 @@
     showRun();
   }
 
+  function speak(language) {
+    state.language = language;
+    showRun();
+  }
+
   function toggle() {
     if (timer) return stop();
     if (state.step === run().steps.length - 1) go(0);
@@ -280,7 +285,7 @@
   at("policy").addEventListener("change", () => change({ policy: at("policy").value }));
   at("capacity").addEventListener("change", () => change({ capacity: Number(at("capacity").value) }));
   for (const button of document.querySelectorAll("[data-language]"))
-    button.addEventListener("click", () => change({ language: button.dataset.language }));
+    button.addEventListener("click", () => speak(button.dataset.language));
   const keys = { ArrowLeft: acts.back, ArrowRight: acts.forward, Home: acts.first, End: acts.last, " ": acts.play };
   document.addEventListener("keydown", function (event) {
     const own = event.target.closest("select, input, .scroll, summary");
