@@ -17,12 +17,12 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(trace.app, name="trace")
+app.add_typer(lesson.app, name="lesson")
 app.command("replay")(replay.command)
 app.command("curve")(curve.command)
 app.command("study")(study.command)
 app.command("run")(study.run)
 app.command("policies")(policies.command)
-app.add_typer(lesson.app, name="lesson")
 app.command("warm")(warm.command)
 app.command("models")(catalog.models)
 app.command("gpus")(catalog.gpus)

@@ -7,12 +7,12 @@ from typing import Annotated
 
 import typer
 
-CHAPTERS = ("37",)
+LESSONS = (37,)
 """Those with a step-through."""
 
 
 def command(
-    chapter: Annotated[str, typer.Argument(help="The chapter: 37.", show_default=False)],
+    number: Annotated[int, typer.Argument(help="The lesson's number: 37.", show_default=False)],
     capacity_bytes: Annotated[
         int | None,
         typer.Option(
@@ -53,14 +53,16 @@ def command(
         ),
     ] = False,
     language: Annotated[
-        str, typer.Option("--language", metavar="en|zh", help="English or Chinese.")
-    ] = "en",
+        str | None,
+        typer.Option(help="en or zh. Default: the locale's (LANG), else en.", metavar="LANGUAGE"),
+    ] = None,
 ) -> None:
     """Step through a small run: a page to open in a browser, or here in the terminal."""
     import sys
 
     from kvsched.cli.opening import keep_apart
     from kvsched.foundation.errors import UsageError
+    from kvsched.lesson.frame import choose_language
     from kvsched.lesson.play_policies import DEFAULT_POLICIES, record
     from kvsched.lesson.play_requests import (
         DEFAULT_CAPACITY,
@@ -69,12 +71,11 @@ def command(
         check_capacity,
         read_requests,
     )
-    from kvsched.lesson.play_words import LANGUAGES
 
-    if chapter not in CHAPTERS:
-        raise UsageError(f"chapter {chapter} has no step-through (known: {', '.join(CHAPTERS)})")
-    if language not in LANGUAGES:
-        raise UsageError(f"--language must be {' or '.join(LANGUAGES)}, not {language}")
+    if number not in LESSONS:
+        there = ", ".join(map(str, LESSONS))
+        raise UsageError(f"there is no step-through of lesson {number}; there are {there}")
+    say = choose_language(language)
     if terminal and output is not None:
         raise UsageError("--output names a page, and --terminal writes none: give one of them")
     asked = DEFAULT_REQUESTS if requests is None else read_requests(requests)
@@ -84,10 +85,10 @@ def command(
         from kvsched.foundation.files import write_whole
         from kvsched.lesson.play import play_page
 
-        place = output or Path(f"play-{chapter}.html")
+        place = output or Path(f"play-{number}.html")
         if requests is not None:
             keep_apart(requests, str(place))
-        page = play_page(asked, own, policies, language)
+        page = play_page(asked, own, policies, say)
         write_whole(place, page.encode())
         typer.echo(f"{place}: open it in a browser")
         return
@@ -98,8 +99,8 @@ def command(
     console = Console(highlight=False, markup=False)
     first = capacities(asked, own)[1]
     if sys.stdin.isatty() and sys.stdout.isatty():
-        walk_through(Walk(asked, first, policies[0], language), console, sys.stdin)
+        walk_through(Walk(asked, first, policies[0], say), console, sys.stdin)
         return
     check_capacity(asked, first)
     for each in policy or policies[:1]:
-        print_run(record(asked, first, each), console, language)
+        print_run(record(asked, first, each), console, say)

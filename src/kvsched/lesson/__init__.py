@@ -10,6 +10,24 @@ Nothing here needs compilation; the class imports the standard library alone.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
 from kvsched.lesson.chapter import Entry, KVCacheSchedulerSim
 
-__all__ = ["Entry", "KVCacheSchedulerSim"]
+if TYPE_CHECKING:
+    from kvsched.lesson.report import Report
+
+__all__ = ["Entry", "KVCacheSchedulerSim", "check"]
+
+
+def check(
+    number: int, namespace: Mapping[str, Any], task: int | None = None, language: str | None = None
+) -> Report | None:
+    """Check what a notebook has defined so far: ``check(37, globals())``, or one task of it.
+
+    See `kvsched.lesson.grading.check`.
+    """
+    from kvsched.lesson import grading
+
+    return grading.check(number, namespace, task, language)

@@ -17,7 +17,7 @@ Record = tuple[float, int, str]
 """What the heap holds: (priority, last used, prefix), as they were at a refresh."""
 
 
-@dataclass(slots=True)
+@dataclass
 class Entry:
     """A cached prefix in the ledger.
 
