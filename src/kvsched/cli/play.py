@@ -69,6 +69,7 @@ def command(
         DEFAULT_REQUESTS,
         capacities,
         check_capacity,
+        is_file,
         read_requests,
     )
 
@@ -86,7 +87,7 @@ def command(
         from kvsched.lesson.play import play_page
 
         place = output or Path(f"play-{number}.html")
-        if requests is not None:
+        if requests is not None and is_file(requests):
             keep_apart(requests, str(place))
         page = play_page(asked, own, policies, say)
         write_whole(place, page.encode())

@@ -43,26 +43,21 @@ DEFAULT_REQUESTS = (
 older small one, a tie, and stale records of both kinds."""
 
 
+def is_file(given: str) -> bool:
+    """Whether ``given`` names a file; a long list of requests is no name at all."""
+    try:
+        return Path(given).is_file()
+    except OSError:
+        return False
+
+
 def read_requests(given: str) -> tuple[Request, ...]:
     """Return the requests of a file, one ``PREFIX BYTES`` a line, or of ``PREFIX:BYTES,…`` itself.
 
     Raises InputError with file, row and fault, UsageError where ``given`` is neither.
     """
-    path = Path(given)
-    if path.is_file():
-        try:
-            text = path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise InputError(given, f"cannot be read ({_fault(error)})") from error
-        found = []
-        for row, line in enumerate(text.splitlines(), 1):
-            if line.strip():
-                prefix, _, size = line.strip().rpartition(" ")
-                fault = _fault_of(prefix.strip(), size)
-                if fault:
-                    raise InputError(given, fault, row)
-                found.append(Request(prefix.strip(), int(size)))
-        return _counted(found, given)
+    if is_file(given):
+        return _read_file(given)
     if ":" not in given:
         raise UsageError(
             f"{given}: there is no such file, and it is no list of requests, as in exam:60,chat:16"
@@ -72,9 +67,25 @@ def read_requests(given: str) -> tuple[Request, ...]:
         prefix, _, size = part.strip().rpartition(":")
         fault = _fault_of(prefix.strip(), size)
         if fault:
-            raise UsageError(f"request {number} ({part.strip()!r}): {fault}")
+            raise UsageError(f"request {number} ({part.strip()[:60]!r}): {fault}")
         found.append(Request(prefix.strip(), int(size)))
     return _counted(found, "the list")
+
+
+def _read_file(name: str) -> tuple[Request, ...]:
+    try:
+        text = Path(name).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(name, f"cannot be read ({_fault(error)})") from error
+    found = []
+    for row, line in enumerate(text.split("\n"), 1):
+        if line.strip():
+            prefix, size = ["", *line.rsplit(maxsplit=1)][-2:]
+            fault = _fault_of(prefix.strip(), size)
+            if fault:
+                raise InputError(name, fault, row)
+            found.append(Request(prefix.strip(), int(size)))
+    return _counted(found, name)
 
 
 def check_capacity(requests: tuple[Request, ...], capacity: int) -> None:
