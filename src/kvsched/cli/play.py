@@ -62,7 +62,7 @@ def command(
 
     from kvsched.cli.opening import keep_apart
     from kvsched.foundation.errors import UsageError
-    from kvsched.lesson.frame import choose_language
+    from kvsched.lesson.frame import Text, choose_language
     from kvsched.lesson.play_policies import DEFAULT_POLICIES, record
     from kvsched.lesson.play_requests import (
         DEFAULT_CAPACITY,
@@ -91,7 +91,8 @@ def command(
             keep_apart(requests, str(place))
         page = play_page(asked, own, policies, say)
         write_whole(place, page.encode())
-        typer.echo(f"{place}: open it in a browser")
+        then = Text("open it in a browser", "请用浏览器打开").say(say)
+        typer.echo(f"{place}: {then}")
         return
     from rich.console import Console
 

@@ -105,7 +105,7 @@
     at("ledger").tHead.replaceChildren(head);
     const present = data.requests[step.request][0];
     const line = function (row, gone) {
-      const title = make("th", "", null, tint(make("span", "mark"), row[0]), name(row[0]));
+      const title = make("th", "", null, tint(make("span", "mark"), row[0]), make("span", "name", name(row[0])));
       title.scope = "row";
       if (gone) title.append(make("span", "tag", word("leaves")));
       const cells = [1, 2, 3].map((index) => make("td", "n", row[index]));
@@ -139,7 +139,7 @@
     const heap = step.heap || [], stale = step.stale || [];
     const levels = heap.length ? Math.floor(Math.log2(heap.length)) + 1 : 0;
     const columns = 2 ** Math.max(levels - 1, 0);
-    at("heap").style.gridTemplateColumns = "repeat(" + columns + ", minmax(38px, 1fr))";
+    at("heap").style.gridTemplateColumns = "repeat(" + columns + ", minmax(43px, 1fr))";
     at("heap").replaceChildren(...heap.map(function (number, index) {
       const level = Math.floor(Math.log2(index + 1)), wide = columns / 2 ** level;
       const first = (index + 1 - 2 ** level) * wide + 1;
