@@ -192,7 +192,7 @@ def _from_bytes(hashes: Sequence[Any], width: int) -> NDArray[np.int64]:
         joined = b"".join(hashes)
     except TypeError:
         raise UsageError("hashes must be bytes or whole numbers, all of one kind") from None
-    if len(joined) != size * len(hashes) or any(len(each) != size for each in hashes):
+    if len(set(map(len, hashes))) > 1:
         raise UsageError("all hashes of a request must have the same length")
     return _from_array(np.frombuffer(joined, np.uint8).reshape(len(hashes), size), width // 8)
 
