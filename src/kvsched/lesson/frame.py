@@ -45,6 +45,9 @@ class Text:
             )
         )
 
+    def __bool__(self) -> bool:
+        return bool(self.en or self.zh)
+
     def __add__(self, other: Text) -> Text:
         return Text(self.en + other.en, self.zh + other.zh)
 
