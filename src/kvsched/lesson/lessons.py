@@ -8,6 +8,7 @@ from kvsched.foundation.errors import UsageError
 from kvsched.lesson.frame import Lesson
 
 _FOLDERS = {
+    22: "paged_blocks",
     37: "cache_scheduling",
 }
 
