@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import itertools
 import random
 import types
 from collections.abc import Callable, Iterator, Mapping
@@ -16,6 +17,7 @@ from kvsched.lesson.frame import NOTHING, Mistake, Namespace, Text, Wrong
 from kvsched.lesson.guard import Failed, guarded
 
 CALLS = 200
+ALIKE = 100
 PLACES = 9
 
 Arguments = Mapping[str, Any]
@@ -70,12 +72,23 @@ class Calls:
         text += Text(
             "\nExpected {expected}; yours {came}.", "\n应为 {expected}；你的{came}。"
         ).fill(expected=expected.said(), came=came.yours())
+        return text + self._hint(learners, arguments)
+
+    def _hint(self, learners: Callable[..., Any], arguments: Arguments) -> Text:
+        """Return the hint of the mistake that does the same here, and most often elsewhere."""
+        came = _outcome(learners, arguments)
+        most, hint = 0, NOTHING
         for mistake in self.mistakes:
-            if mistake.task == self.task:
-                wrong = defined(self.package, mistake)[self.function]
-                if _outcome(wrong, arguments) == came:
-                    return text + Text("\n", "\n") + mistake.hint
-        return text
+            if mistake.task != self.task:
+                continue
+            wrong = defined(self.package, mistake)[self.function]
+            if _outcome(wrong, arguments) != came:
+                continue
+            calls = itertools.islice(self._examples(), ALIKE)
+            alike = 1 + sum(_outcome(wrong, each) == _outcome(learners, each) for each in calls)
+            if alike > most:
+                most, hint = alike, Text("\n", "\n") + mistake.hint
+        return hint
 
     def _shrunk(
         self, learners: Callable[..., Any], right: Callable[..., Any], arguments: Arguments
