@@ -9,8 +9,9 @@ from kvsched.foundation.errors import UsageError
 from kvsched.lesson import check
 from kvsched.lesson.cache_scheduling import LESSON
 from kvsched.lesson.exercise import notebook, plain_file
-from kvsched.lesson.frame import Mistake
+from kvsched.lesson.frame import Lesson, Mistake
 from kvsched.lesson.grading import grade
+from kvsched.lesson.lessons import find, numbers
 from kvsched.lesson.report import Report
 
 WRONG = Path(__file__).parent / "wrong"
@@ -63,16 +64,29 @@ def test_a_wrong_version_is_told_its_task_and_the_smallest_example(name: str) ->
     assert report.first.message.count("touch(") <= 4
 
 
-@pytest.mark.parametrize("mistake", LESSON.mistakes, ids=lambda mistake: mistake.name)
-def test_a_mistake_that_is_known_is_named(mistake: Mistake) -> None:
-    assert SOLUTION.count(mistake.old) == 1
+MISTAKES = [(find(number), each) for number in numbers() for each in find(number).mistakes]
+
+
+@pytest.mark.parametrize(
+    ("lesson", "mistake"), MISTAKES, ids=[f"{each.number} {it.name}" for each, it in MISTAKES]
+)
+def test_a_mistake_that_is_known_is_named(lesson: Lesson, mistake: Mistake) -> None:
+    text = plain_file(lesson, "en", solved=True)
+    assert text.count(mistake.old) == 1
     namespace: dict[str, object] = {"__name__": __name__}
-    exec(compile(SOLUTION.replace(mistake.old, mistake.new), "wrong.py", "exec"), namespace)  # noqa: S102
-    report = check(37, namespace, language="en")
+    exec(compile(text.replace(mistake.old, mistake.new), "wrong.py", "exec"), namespace)  # noqa: S102
+    report = check(lesson.number, namespace, language="en")
     assert report is not None
     assert failed(report) == [mistake.task], str(report)
     assert str(report).endswith(mistake.hint.en)
-    assert str(check(37, namespace, mistake.task, "zh")).endswith(mistake.hint.zh)
+    assert str(check(lesson.number, namespace, mistake.task, "zh")).endswith(mistake.hint.zh)
+
+
+def test_every_task_has_mistakes() -> None:
+    for number in numbers():
+        lesson = find(number)
+        assert {each.task for each in lesson.mistakes} == {each.number for each in lesson.tasks}
+        assert [each.number for each in lesson.tasks] == list(range(1, len(lesson.tasks) + 1))
 
 
 def test_the_same_file_gets_the_same_words() -> None:

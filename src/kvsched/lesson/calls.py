@@ -13,7 +13,7 @@ from importlib import resources
 from typing import Any
 
 from kvsched.lesson.exercise import cut
-from kvsched.lesson.frame import NOTHING, Mistake, Namespace, Text, Wrong
+from kvsched.lesson.frame import NOTHING, Mistake, Namespace, Text, Wrong, shown
 from kvsched.lesson.guard import Failed, guarded
 
 CALLS = 200
@@ -157,18 +157,18 @@ class _Outcome:
     def said(self) -> Text:
         if self.failed:
             return Text(f"that it raises {self.failed}", f"抛出 {self.failed}")
-        return Text(repr(self.value), repr(self.value)) + self._changed()
+        return Text(*[_repr(self.value)] * 2) + self._changed()
 
     def yours(self) -> Text:
         if self.failed:
             return self.message
-        said = Text(f"returns {self.value!r}", f"返回 {self.value!r}")
+        said = Text(f"returns {_repr(self.value)}", f"返回 {_repr(self.value)}")
         return said + self._changed()
 
     def _changed(self) -> Text:
         if self.after is None:
             return NOTHING
-        now = ", ".join(f"{name}={value!r}" for name, value in self.after.items())
+        now = ", ".join(f"{name}={_repr(value)}" for name, value in self.after.items())
         return Text(f" and leaves {now}", f"，之后 {now}")
 
     __hash__ = None  # type: ignore[assignment]  # never a key
@@ -183,6 +183,10 @@ def _outcome(function: Callable[..., Any], arguments: Arguments) -> _Outcome:
     changed = {name: each for name, each in mine.items() if each != arguments[name]}
     # What the call returns may be an argument itself, changed later: a copy, and no object of ours.
     return _Outcome(copy.deepcopy(value), after=changed or None)
+
+
+def _repr(value: Any) -> str:
+    return shown(repr(value))
 
 
 def _near(one: Any, other: Any) -> bool:
