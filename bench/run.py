@@ -32,11 +32,15 @@ BENCHMARKS = {
     "study": "study",
     "memory": "memory",
     "sampling": "sampling",
+    "live": "live",
+    "live-latency": "live_latency",
     "sampling-memory": "sampling_memory",
+    "live-soak": "live_soak",
+    "live-memory": "live_memory",
 }
 """In the order of the table; each is a module here with a `run`."""
 
-ALONE = frozenset({"sampling-memory"})
+ALONE = frozenset({"sampling-memory", "live-soak", "live-memory"})
 """Too long for the table: run with --only."""
 
 IDLE = 0.5

@@ -7,12 +7,14 @@ import itertools
 import sys
 from pathlib import Path
 
-KEPT = Path(__file__).resolve().parents[2] / "tests" / "replay" / "recordings"
+TESTS = Path(__file__).resolve().parents[2] / "tests"
+KEPT = [TESTS / room / "recordings" for room in ("replay", "cache")]
 
 
-def difference(new: Path, kept: Path) -> str | None:
+def difference(new: Path) -> str | None:
     """Say in one line where two recordings differ first; None where they do not."""
-    if not kept.exists():
+    kept = next((place for folder in KEPT if (place := folder / new.name).exists()), None)
+    if kept is None:
         return f"{new.name}: is not in the repository"
     with gzip.open(new, "rt") as one, gzip.open(kept, "rt") as other:
         for number, (mine, its) in enumerate(itertools.zip_longest(one, other), 1):
@@ -25,10 +27,9 @@ def main() -> int:
     """Compare every recording of ``engine`` in a folder: ``compare.py ENGINE FOLDER``."""
     engine, folder = sys.argv[1], Path(sys.argv[2])
     made = sorted(folder.glob(f"{engine}-*.jsonl.gz"))
-    found = [said for each in made if (said := difference(each, KEPT / each.name)) is not None]
-    left = sorted(
-        {path.name for path in KEPT.glob(f"{engine}-*.jsonl.gz")} - {p.name for p in made}
-    )
+    found = [said for each in made if (said := difference(each)) is not None]
+    kept = {path.name for folder in KEPT for path in folder.glob(f"{engine}-*.jsonl.gz")}
+    left = sorted(kept - {path.name for path in made})
     for name in left:
         print(f"{name}: not recorded again (its trace is not here)")
     for said in found:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from kvsched.cli import play
 from kvsched.cli.options import Format, print_json, split_format
 from kvsched.foundation.errors import UsageError
 
@@ -18,6 +19,7 @@ app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
 )
+app.command("play")(play.command)
 
 Number = Annotated[int, typer.Argument(help="The lesson's number: kvsched lesson list.")]
 Language = Annotated[

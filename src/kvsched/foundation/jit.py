@@ -233,3 +233,21 @@ class _Lazy:
 def hot(function: Callable[P, R]) -> Callable[P, R]:
     """Mark a loop as hot: compiled on its first call, plain where compilation is off."""
     return cast(Callable[P, R], _Lazy(function))
+
+
+def entry_point(bound: Callable[P, R], arguments: tuple[Any, ...]) -> Callable[P, R]:
+    """Return what `bind` made, compiled for arguments like these, without a look at their types.
+
+    A call then costs 0.1 µs and 6 ns an array, instead of 3 µs with 35 of them. It must get
+    arguments of exactly these types, arrays contiguous: nothing checks them.
+    """
+    dispatcher: Any = bound
+    if not hasattr(dispatcher, "signatures"):
+        return bound
+    import numba
+
+    typed: Any = numba.typeof
+    signature = tuple(typed(argument) for argument in arguments)
+    dispatcher.compile(signature)
+    found: Callable[P, R] = dispatcher.overloads[signature].entry_point
+    return found

@@ -28,22 +28,32 @@ class Sketch(NamedTuple):
     counts: NDArray[np.int64]
     """(3,) weight of the additions since the last ageing, at how much the next comes, and how much
     of that is left then."""
+    lives: NDArray[np.int64]
+    """(N,) how many nodes had each number before; (0,) where nobody forgets."""
 
 
-def empty_sketch(counters: int, sample: int, unit: int = 1) -> Sketch:
-    """Return a sketch of ``counters`` or more that ages at ``sample`` additions. O(counters).
+def empty_sketch(counters: int, sample: int, unit: int = 1, nodes: int = 0) -> Sketch:
+    """Return a sketch of ``counters`` or more that ages at ``sample`` additions. O(counters + N).
 
-    ``unit``: the weight of a usual addition.
+    ``unit``: the weight of a usual addition; ``nodes``: the numbers that can be forgotten.
     """
     width = max(LEAST_WIDTH, 1 << (max(counters, 1) // ROWS - 1).bit_length())
     counts = np.array([0, sample * unit, (sample >> 1) * unit], np.int64)
-    return Sketch(np.zeros((ROWS, width), np.uint8), counts)
+    return Sketch(np.zeros((ROWS, width), np.uint8), counts, np.zeros(nodes, np.int64))
 
 
 def _cell(sketch: Sketch, row: int, node: int) -> int:
+    named = int(node)
+    if len(sketch.lives) > 0:
+        named = (named + int(sketch.lives[node]) * len(sketch.lives)) % PRIME
     # Below 2^62: the same compiled and plain.
-    mixed = (FACTORS[row] * (int(node) + 1) + SHIFTS[row]) % PRIME
+    mixed = (FACTORS[row] * (named + 1) + SHIFTS[row]) % PRIME
     return int(mixed & (sketch.counters.shape[1] - 1))
+
+
+def sketch_forget(sketch: Sketch, node: int) -> None:
+    """Give a node's number to another, which was never added: other counters are its own. O(1)."""
+    sketch.lives[node] += 1
 
 
 def sketch_count(sketch: Sketch, node: int) -> int:

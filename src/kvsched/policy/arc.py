@@ -104,12 +104,25 @@ def _on_evict(table: Table, state: ARCState, node: int) -> None:
     state.where[node] = came_from + B1
 
 
+def _on_release(table: Table, state: ARCState, node: int, rank: int) -> None:
+    state.touched[node] = rank
+
+
+def _on_drop(table: Table, state: ARCState, node: int) -> None:
+    state.counts[state.where[node]] -= taken(table, node)
+    state.where[node] = NOWHERE
+
+
+def _forget_ghost(table: Table, state: ARCState, node: int) -> None:
+    if state.where[node] != NOWHERE:
+        unlink(state.ghosts, node)
+        state.counts[state.where[node]] -= taken(table, node)
+        state.where[node] = NOWHERE
+
+
 def _forget(table: Table, state: ARCState, ghosts: int) -> None:
     """Delete the LRU node of B1 or B2."""
-    oldest = state.ghosts[len(state.where) + ghosts - B1, AHEAD]
-    unlink(state.ghosts, oldest)
-    state.counts[ghosts] -= taken(table, oldest)
-    state.where[oldest] = NOWHERE
+    _forget_ghost(table, state, int(state.ghosts[len(state.where) + ghosts - B1, AHEAD]))
 
 
 def _on_insert(table: Table, state: ARCState, node: int, rank: int) -> None:
@@ -153,6 +166,9 @@ class ARC(Policy):
     enter = staticmethod(_enter)
     leave = staticmethod(_leave)
     on_evict = staticmethod(_on_evict)
+    on_release = staticmethod(_on_release)
+    on_drop = staticmethod(_on_drop)
+    forget = staticmethod(_forget_ghost)
     victim = staticmethod(_victim)
 
     def prepare(self, setup: Setup) -> Any:

@@ -92,7 +92,8 @@ class Setup:
         """Return (R,) one value a request, by the ``request`` that `begin` gets.
 
         Codes where the column is of names, as `labels` explains them. Raises UsageError where
-        neither the trace nor the cache has it.
+        neither the trace nor the cache has it. A live cache has room for one value, and writes
+        there what the request has before `begin` and `resume`: keep the array, and read it there.
         """
         found = self._find(name, policy)
         return found.codes if isinstance(found, Labels) else found
@@ -138,11 +139,15 @@ class Policy:
 
     track_leaves: ClassVar[bool] = True
     begin: ClassVar[Any] = staticmethod(hooks.begin)
+    resume: ClassVar[Any] = staticmethod(hooks.resume)
     on_hit: ClassVar[Any] = staticmethod(hooks.on_hit)
     on_insert: ClassVar[Any] = staticmethod(hooks.on_insert)
     enter: ClassVar[Any] = staticmethod(hooks.enter)
     leave: ClassVar[Any] = staticmethod(hooks.leave)
     on_evict: ClassVar[Any] = staticmethod(hooks.on_evict)
+    on_release: ClassVar[Any] = staticmethod(hooks.on_release)
+    on_drop: ClassVar[Any] = staticmethod(hooks.on_drop)
+    forget: ClassVar[Any] = staticmethod(hooks.forget)
     victim: ClassVar[Any] = staticmethod(hooks.victim)
     key: ClassVar[Any] = staticmethod(hooks.key)
 
@@ -206,10 +211,42 @@ class Policy:
         """Return the state that every hook gets: a NamedTuple of arrays, made for this run."""
         raise NotImplementedError
 
+    def live_form(self) -> Policy:
+        """Return the policy that decides in a live cache: itself, if its hooks can run there.
+
+        Raises UsageError where it knows the future, is tuned by a replay, or counts on a sequence.
+        """
+        if self.looks_ahead:
+            raise UsageError(f"policy {self.label} needs the whole trace: it cannot run live")
+        if self.tunable is not None and self.auto:
+            parameter = self.tunable.parameter
+            raise UsageError(
+                f"policy {self.label}: {parameter}={AUTO} is tuned by replaying a trace: it cannot "
+                "run live, give a number"
+            )
+        if not self.track_leaves:
+            raise UsageError(
+                f"policy {self.label} does not track leaves, which one request at a time needs "
+                "alone: it cannot run live without a `live_form` of its own"
+            )
+        return self
+
+    def learn_name(self, state: Any, column: str, code: int, name: str) -> None:
+        """Take note that a live cache met ``name`` for the first time, as ``code`` of ``column``.
+
+        There, a column's names are blanks at first, as many as it can ever know.
+        """
+
     @classmethod
     def hooks(cls) -> dict[str, Any]:
-        """Return what the open names of a kernel stand for under this policy."""
-        return {name: getattr(cls, name) for name in hooks.HOOKS}
+        """Return what the open names of a kernel stand for under this policy.
+
+        A class without a `resume` of its own has its `begin` for it.
+        """
+        own = {name: getattr(cls, name) for name in hooks.HOOKS}
+        if own["resume"] is hooks.resume:
+            own["resume"] = own["begin"]
+        return own
 
     @classmethod
     def summary(cls) -> str:
@@ -270,7 +307,8 @@ class RankedPolicy(Policy):
 
     A subclass gives ``key(table, state, node)``, an int64 or a float that is no NaN, which may
     change only when the node is touched. One that keeps more than `RankedState` allocates it in
-    `prepare` and must set ``state.touched[node] = rank`` in its own `on_hit` and `on_insert`.
+    `prepare` and must set ``state.touched[node] = rank`` in its own `on_hit` and `on_insert`. One
+    whose order is no order of access does nothing in `on_release`, as `fifo` does.
     """
 
     on_hit: ClassVar[Any] = staticmethod(_on_touch)
@@ -278,6 +316,7 @@ class RankedPolicy(Policy):
     enter: ClassVar[Any] = staticmethod(_enter)
     leave: ClassVar[Any] = staticmethod(_leave)
     on_evict: ClassVar[Any] = staticmethod(_leave)
+    on_release: ClassVar[Any] = staticmethod(_on_touch)
     victim: ClassVar[Any] = staticmethod(_victim)
 
     def prepare(self, setup: Setup) -> Any:

@@ -17,3 +17,4 @@ class FIFO(RankedPolicy):
     source = "SGLang `fifo` (creation time)"
     biased_when_sampled = True
     on_hit = staticmethod(hooks.on_hit)
+    on_release = staticmethod(hooks.on_release)

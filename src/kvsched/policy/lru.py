@@ -9,7 +9,9 @@ from numpy.typing import NDArray
 
 from kvsched.kernel.linked import AHEAD, BEHIND, Links, empty_links, link_behind, unlink
 from kvsched.kernel.table import NONE, Table
-from kvsched.policy.base import Policy, Setup
+from kvsched.policy.base import Policy, RankedPolicy, Setup
+
+SOURCE = "vLLM v1 free list, SGLang `lru`; in (request of last access, deeper first) order"
 
 
 class LRUState(NamedTuple):
@@ -48,6 +50,17 @@ def _victim(table: Table, state: LRUState, incoming: int, rank: int) -> int:
     return int(last)
 
 
+class LiveLRU(RankedPolicy):
+    """`LRU` where requests overlap: by last access, in a heap.
+
+    There a held node may be the oldest, and a parent older than its child, so the end of the list
+    need not be evictable.
+    """
+
+    name = "lru"
+    source = SOURCE
+
+
 class LRU(Policy):
     """The prefix that nobody has used for longest leaves first, its tail before its head.
 
@@ -56,13 +69,17 @@ class LRU(Policy):
     """
 
     name = "lru"
-    source = "vLLM v1 free list, SGLang `lru`; in (request of last access, deeper first) order"
+    source = SOURCE
     track_leaves = False
     begin = staticmethod(_begin)
     on_hit = staticmethod(_on_hit)
     on_insert = staticmethod(_on_insert)
     on_evict = staticmethod(_on_evict)
     victim = staticmethod(_victim)
+
+    def live_form(self) -> Policy:
+        """Return a `LiveLRU`. Raises UsageError for a subclass, which may have another order."""
+        return LiveLRU() if type(self) is LRU else super().live_form()
 
     def prepare(self, setup: Setup) -> Any:
         """Return an empty list over the nodes. O(N)."""

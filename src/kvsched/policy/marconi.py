@@ -149,6 +149,7 @@ class Marconi(Policy):
     enter = staticmethod(_enter)
     leave = staticmethod(_leave)
     on_evict = staticmethod(_leave)
+    on_release = staticmethod(_on_touch)
     victim = staticmethod(_victim)
 
     def prepare(self, setup: Setup) -> Any:

@@ -18,6 +18,9 @@ PROMPT = 1
 CACHED = 2
 COST = 3
 
+BY_ITSELF = -1
+"""No prompt: each block that decoding fills is computed after all that is before it."""
+
 
 class PGDSFState(NamedTuple):
     """A ranked state with what each node was used for and cost."""
@@ -47,6 +50,10 @@ def _begin(table: Table, state: PGDSFState, request: int, now: float, last_rank:
     state.running[COST] = 0
 
 
+def _resume(table: Table, state: PGDSFState, request: int, now: float, last_rank: int) -> None:
+    state.running[PROMPT] = BY_ITSELF
+
+
 def _use(table: Table, state: PGDSFState, node: int, rank: int) -> None:
     state.touched[node] = rank
     state.frequency[node] += 1
@@ -61,11 +68,19 @@ def _on_hit(table: Table, state: PGDSFState, node: int, rank: int) -> None:
     _use(table, state, node, rank)
 
 
+def _each(state: PGDSFState, cached: float, new: float) -> int:
+    """Return what each of ``new`` tokens costs after ``cached``, in steps."""
+    steps: int = math.floor(cost_per_token(cached, new, state.equal[0]) * STEPS + 0.5)
+    return steps
+
+
 def _on_insert(table: Table, state: PGDSFState, node: int, rank: int) -> None:
-    if state.running[COST] == 0:
+    if state.running[PROMPT] == BY_ITSELF:
+        state.running[COST] = _each(state, float(table.begins[node]), float(table.tokens[node]))
+    elif state.running[COST] == 0:
         cached = float(state.running[CACHED])
         new = max(float(state.running[PROMPT]) - cached, 1.0)
-        state.running[COST] = math.floor(cost_per_token(cached, new, state.equal[0]) * STEPS + 0.5)
+        state.running[COST] = _each(state, cached, new)
     state.cost[node] += state.running[COST]
     state.computed[node] += 1
     _use(table, state, node, rank)
@@ -74,6 +89,12 @@ def _on_insert(table: Table, state: PGDSFState, node: int, rank: int) -> None:
 def _on_evict(table: Table, state: PGDSFState, node: int) -> None:
     heap_remove(state.heap, node)
     state.running[CLOCK] = max(int(state.running[CLOCK]), int(state.value[node]))
+
+
+def _forget(table: Table, state: PGDSFState, node: int) -> None:
+    state.frequency[node] = 0
+    state.cost[node] = 0
+    state.computed[node] = 0
 
 
 def _key(table: Table, state: PGDSFState, node: int) -> int:
@@ -87,7 +108,8 @@ class PGDSF(RankedPolicy):
     T(α, β) of request i's β new tokens after α cached, NewSize_i its β. The paper measures T; here
     T(α, β)/β = 1 + (α + β/2)/attention_tokens, as `gdsf` counts FLOPs. Frequency and mean survive
     evictions (the paper's end with the server); a request that could not store a node does not
-    count for it. Closed under ancestors: only leaves are ranked, as in the paper's tree.
+    count for it. In a live cache a block that decoding filled was computed by itself, after all
+    that is before it. Closed under ancestors: only leaves are ranked, as in the paper's tree.
     """
 
     name = "pgdsf"
@@ -98,9 +120,11 @@ class PGDSF(RankedPolicy):
         ),
     }
     begin = staticmethod(_begin)
+    resume = staticmethod(_resume)
     on_hit = staticmethod(_on_hit)
     on_insert = staticmethod(_on_insert)
     on_evict = staticmethod(_on_evict)
+    forget = staticmethod(_forget)
     key = staticmethod(_key)
 
     def prepare(self, setup: Setup) -> Any:

@@ -84,11 +84,15 @@ def _on_insert(table: Table, state: PriorityState, node: int, rank: int) -> None
     _hold(table, state, node, int(state.head[REQUEST]))
 
 
-def _on_evict(table: Table, state: PriorityState, node: int) -> None:
-    heap_remove(state.heap, node)
+def _on_drop(table: Table, state: PriorityState, node: int) -> None:
     if state.expires[node] != np.inf:
         unlink(state.links, node)
         state.expires[node] = np.inf
+
+
+def _on_evict(table: Table, state: PriorityState, node: int) -> None:
+    heap_remove(state.heap, node)
+    _on_drop(table, state, node)
 
 
 def _key(table: Table, state: PriorityState, node: int) -> int:
@@ -121,6 +125,8 @@ class Priority(RankedPolicy):
     on_hit = staticmethod(_on_hit)
     on_insert = staticmethod(_on_insert)
     on_evict = staticmethod(_on_evict)
+    on_release = staticmethod(_on_hit)
+    on_drop = staticmethod(_on_drop)
     key = staticmethod(_key)
 
     def needed(self) -> tuple[str, ...]:

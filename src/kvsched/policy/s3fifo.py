@@ -25,10 +25,11 @@ THRESHOLD = 5
 CHOSEN = 6
 NEXT = 7
 LAST_RANK = 8
+MOVED_RANK = 9
 
 MOST_USES = 3
-STEPS = 1 << 30
-"""Places between two ranks: what main reinserts goes between two requests' insertions."""
+FIRST_MOVE = 1 << 32
+"""More than the ancestors that an insertion takes along: what moves comes behind them."""
 
 
 class S3FIFOState(NamedTuple):
@@ -42,15 +43,17 @@ class S3FIFOState(NamedTuple):
     uses: NDArray[np.uint8]
     """(N,) hits since the node came into its queue, at most 3."""
     place: NDArray[np.int64]
-    """(N,) order of insertion into its queue."""
+    """(N, 2) order of insertion into its queue: a rank, and a number among those of one rank. What
+    main reinserts comes right after the request before."""
     counts: NDArray[np.int64]
-    """(9,) what SMALL, MAIN and GHOST take; room of the first and the last; hits that lead to main;
-    the node chosen to leave; the next place of what moves; the rank before this request's."""
+    """(10,) what SMALL, MAIN and GHOST take; room of the first and the last; hits that lead to
+    main; the node chosen to leave; the next number of what moves; the last rank of this request and
+    of the one before."""
 
 
 def _begin(table: Table, state: S3FIFOState, request: int, now: float, last_rank: int) -> None:
     state.counts[CHOSEN] = NONE
-    state.counts[NEXT] = state.counts[LAST_RANK] * STEPS + 1
+    state.counts[MOVED_RANK] = state.counts[LAST_RANK]
     state.counts[LAST_RANK] = last_rank
     if weighted:
         # Several may have left for a node that was not stored in the end.
@@ -62,52 +65,65 @@ def _on_hit(table: Table, state: S3FIFOState, node: int, rank: int) -> None:
         state.uses[node] += 1
 
 
-def _into(table: Table, state: S3FIFOState, node: int, queue: int, place: int) -> None:
+def _into(table: Table, state: S3FIFOState, node: int, queue: int, rank: int, number: int) -> None:
     state.where[node] = queue
     state.counts[queue] += taken(table, node)
     state.uses[node] = 0
-    state.place[node] = place
+    state.place[node, 0] = rank
+    state.place[node, 1] = number
+
+
+def _forget_ghost(table: Table, state: S3FIFOState, node: int) -> None:
+    if state.where[node] == GHOST:
+        unlink(state.ghost, node)
+        state.counts[GHOST] -= taken(table, node)
+        state.where[node] = NOWHERE
 
 
 def _forget(table: Table, state: S3FIFOState) -> None:
     """Delete the oldest nodes of GHOST until it has room."""
     while state.counts[GHOST] > state.counts[GHOST_ROOM]:
-        oldest = state.ghost[len(state.ghost) - 1, AHEAD]
-        unlink(state.ghost, oldest)
-        state.counts[GHOST] -= taken(table, oldest)
-        state.where[oldest] = NOWHERE
+        _forget_ghost(table, state, int(state.ghost[len(state.ghost) - 1, AHEAD]))
 
 
 def _on_insert(table: Table, state: S3FIFOState, node: int, rank: int) -> None:
     counts = state.counts
-    place = int(rank) * STEPS
     if state.where[node] != GHOST:
-        _into(table, state, node, SMALL, place)
+        _into(table, state, node, SMALL, rank, 0)
     else:
         unlink(state.ghost, node)
         counts[GHOST] -= taken(table, node)
-        _into(table, state, node, MAIN, place)
+        number = 0
+        _into(table, state, node, MAIN, rank, number)
         above = table.parent[node]
         while above != NONE and state.where[above] == SMALL:
             counts[SMALL] -= taken(table, above)
-            place += STEPS
-            _into(table, state, above, MAIN, place)
+            number += 1
+            _into(table, state, above, MAIN, rank, number)
             above = table.parent[above]
     _forget(table, state)
 
 
 def _enter(table: Table, state: S3FIFOState, node: int) -> None:
-    lane_push(state.lanes, state.where[node], node, state.place[node], 0)
+    place = state.place
+    lane_push(state.lanes, state.where[node], node, place[node, 0], place[node, 1])
 
 
 def _leave(table: Table, state: S3FIFOState, node: int) -> None:
     lane_remove(state.lanes, node)
+    if state.counts[CHOSEN] == node:
+        state.counts[CHOSEN] = NONE
+
+
+def _on_drop(table: Table, state: S3FIFOState, node: int) -> None:
+    state.counts[state.where[node]] -= taken(table, node)
+    state.where[node] = NOWHERE
 
 
 def _move(table: Table, state: S3FIFOState, node: int) -> None:
     """Put a node of either queue at the head of main."""
     state.counts[state.where[node]] -= taken(table, node)
-    _into(table, state, node, MAIN, state.counts[NEXT])
+    _into(table, state, node, MAIN, state.counts[MOVED_RANK], state.counts[NEXT])
     state.counts[NEXT] += 1
 
 
@@ -119,7 +135,7 @@ def _from_small(table: Table, state: S3FIFOState) -> int:
         while above != NONE and state.where[above] == SMALL:
             _move(table, state, above)
             above = table.parent[above]
-        lane_push(state.lanes, MAIN, node, state.place[node], 0)
+        _enter(table, state, node)
         node = lane_first(state.lanes, SMALL)
     return node
 
@@ -131,7 +147,7 @@ def _from_main(table: Table, state: S3FIFOState) -> int:
         lane_remove(state.lanes, node)
         _move(table, state, node)
         state.uses[node] = uses
-        lane_push(state.lanes, MAIN, node, state.place[node], 0)
+        _enter(table, state, node)
         node = lane_first(state.lanes, MAIN)
     return node
 
@@ -199,6 +215,8 @@ class S3FIFO(Policy):
     enter = staticmethod(_enter)
     leave = staticmethod(_leave)
     on_evict = staticmethod(_on_evict)
+    on_drop = staticmethod(_on_drop)
+    forget = staticmethod(_forget_ghost)
     victim = staticmethod(_victim)
 
     def prepare(self, setup: Setup) -> Any:
@@ -206,13 +224,14 @@ class S3FIFO(Policy):
         nodes, capacity, unit = setup.nodes, setup.usual_nodes, setup.usual_room
         small = max(1, min(capacity, int(capacity * self.values["small"])))
         ghost = int((capacity - small) * self.values["ghost"])
+        threshold = int(self.values["threshold"])
         return S3FIFOState(
             empty_lanes(nodes, 2),
             empty_links(nodes),
             np.full(nodes, NOWHERE, np.uint8),
             np.zeros(nodes, np.uint8),
-            np.zeros(nodes, np.int64),
+            np.zeros((nodes, 2), np.int64),
             np.array(
-                [0, 0, 0, small * unit, ghost * unit, int(self.values["threshold"]), NONE, 0, NONE]
+                [0, 0, 0, small * unit, ghost * unit, threshold, NONE, FIRST_MOVE, NONE, NONE]
             ),
         )

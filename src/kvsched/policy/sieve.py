@@ -136,6 +136,10 @@ def _on_evict(table: Table, state: SieveState, node: int) -> None:
     state.hand[HELD] -= 1
 
 
+def _on_drop(table: Table, state: SieveState, node: int) -> None:
+    state.visited[node] = 0
+
+
 class Sieve(Policy):
     """A hand goes from the oldest node to the newest and evicts the first not hit since it came by.
 
@@ -159,6 +163,7 @@ class Sieve(Policy):
     enter = staticmethod(_enter)
     leave = staticmethod(_leave)
     on_evict = staticmethod(_on_evict)
+    on_drop = staticmethod(_on_drop)
     victim = staticmethod(_victim)
 
     def prepare(self, setup: Setup) -> Any:

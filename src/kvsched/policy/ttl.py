@@ -28,7 +28,10 @@ class TTLState(NamedTuple):
     links: Links
     """(N+2, 2) two lists in one array, the next to expire first; their ends are the last rows."""
     tool: NDArray[np.uint8]
-    """(R,) 1 for a tool's request; (0,) where none is."""
+    """(T+1,) 1 for a tool's type, the last for requests without one; (0,) where none is asked for.
+    """
+    type: NDArray[np.int32]
+    """(R,) type of each request; (0,) where it is not asked for."""
     clock: NDArray[np.float64]
     """(3,) now, then seconds that each class lives."""
     running: NDArray[np.int64]
@@ -37,7 +40,7 @@ class TTLState(NamedTuple):
 
 def _begin(table: Table, state: TTLState, request: int, now: float, last_rank: int) -> None:
     state.clock[NOW] = now
-    state.running[0] = state.tool[request] if len(state.tool) > 0 else 0
+    state.running[0] = state.tool[state.type[request]] if len(state.tool) > 0 else 0
     for ends in range(len(state.links) - CLASSES, len(state.links)):
         node = state.links[ends, BEHIND]
         while node != ends and state.expires[node] <= now:
@@ -66,14 +69,23 @@ def _on_insert(table: Table, state: TTLState, node: int, rank: int) -> None:
     _on_hit(table, state, node, rank)
 
 
-def _on_evict(table: Table, state: TTLState, node: int) -> None:
-    heap_remove(state.heap, node)
+def _on_drop(table: Table, state: TTLState, node: int) -> None:
     if state.expires[node] != -np.inf:
         unlink(state.links, node)
+        state.expires[node] = -np.inf
+
+
+def _on_evict(table: Table, state: TTLState, node: int) -> None:
+    heap_remove(state.heap, node)
+    _on_drop(table, state, node)
 
 
 def _key(table: Table, state: TTLState, node: int) -> int:
     return 0 if state.expires[node] == -np.inf else 1
+
+
+def _is_tool(name: str) -> bool:
+    return name.lower().startswith("tool")
 
 
 class TTL(RankedPolicy):
@@ -98,20 +110,26 @@ class TTL(RankedPolicy):
     on_hit = staticmethod(_on_hit)
     on_insert = staticmethod(_on_insert)
     on_evict = staticmethod(_on_evict)
+    on_release = staticmethod(_on_hit)
+    on_drop = staticmethod(_on_drop)
     key = staticmethod(_key)
 
     def needed(self) -> tuple[str, ...]:
         """Return `type` where tools have a lifetime of their own."""
         return ("type",) if self.values["tool_lifetime_s"] else ()
 
+    def learn_name(self, state: Any, column: str, code: int, name: str) -> None:
+        """Note whether a type that a live cache meets is a tool's. O(1)."""
+        if column == "type" and self.needed():
+            state.tool[code] = _is_tool(name)
+
     def prepare(self, setup: Setup) -> Any:
         """Return a `TTLState` for ``setup``. O(N + R)."""
         lives = [self.values["lifetime_s"], self.values["tool_lifetime_s"]]
-        tool = np.zeros(0, np.uint8)
+        tool, kind = np.zeros(0, np.uint8), np.zeros(0, np.int32)
         if self.needed():
-            types = setup.labels("type", self.label)
-            named = [name.lower().startswith("tool") for name in types.names]
-            tool = np.array([*named, False], np.uint8)[types.codes]
+            kind, names = setup.labels("type", self.label)
+            tool = np.array([*map(_is_tool, names), False], np.uint8)
         links = np.empty((setup.nodes + CLASSES, 2), np.int32)
         links[setup.nodes :] = np.arange(setup.nodes, setup.nodes + CLASSES)[:, None]
         return TTLState(
@@ -119,6 +137,7 @@ class TTL(RankedPolicy):
             np.full(setup.nodes, -np.inf),
             links,
             tool,
+            kind,
             np.array([0.0, *lives]),
             np.zeros(1, np.int64),
         )

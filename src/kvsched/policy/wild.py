@@ -19,7 +19,10 @@ TYPES = 8
 """Types with classes of their own; those of higher numbers share the last."""
 STEPS = 1 << 20
 """Logarithms are kept in steps of 2^-20: they may differ in the last bit between machines."""
-DEEPEST = 1 << 31
+STEP_OF_DEPTH = 1 << 32
+"""More than the touches of one moment."""
+MOST_TOUCHES = 1 << 31
+"""A clock that stands still moves on after so many."""
 STALE = -2
 """No head of a class, not even of an empty one: what is kept of it is worked out anew."""
 
@@ -33,16 +36,19 @@ NOW = 0
 LIFE_S = 1
 LEFT = 2
 CAPACITY = 3
-MOMENT = 4
-REQUEST = 5
-USUAL = 6
+REQUEST = 4
+USUAL = 5
+
+SINCE = 0
+NEXT = 1
 
 
 class WildState(NamedTuple):
     """A queue of evictable nodes a class, what was learnt of each, and what each node was."""
 
     lanes: Lanes
-    """By (moment of last use, deeper first), then by rank."""
+    """By moment of last use, which is the first rank that it can have, then deeper first, then by
+    rank."""
     seen: NDArray[np.int32]
     """(N,) uses, over evictions."""
     kind: NDArray[np.int32]
@@ -50,30 +56,49 @@ class WildState(NamedTuple):
     touched: NDArray[np.int64]
     """(N,) rank of the last touch."""
     order: NDArray[np.int64]
-    """(N,) moment of the last touch, deeper first."""
+    """(N, 2) moment of the last touch; deeper first, then by rank."""
     used_s: NDArray[np.float64]
     """(N,) time of the last touch."""
     learnt: NDArray[np.float64]
     """(K, 5) by class: uses, reuses, seconds between them; ln(reuse probability at age 0 within a
     life) and rate of decay as they stand in the current request."""
     clock: NDArray[np.float64]
-    """(7,) now in seconds; mean seconds that a node is still kept after its last use, and over how
-    much room that is; the capacity; how many distinct times came before; the current request; what
-    a usual node takes."""
+    """(6,) now in seconds; mean seconds that a node is still kept after its last use, and over how
+    much room that is; the capacity; the current request; what a usual node takes."""
+    moment: NDArray[np.int64]
+    """(2,) the first rank of the current moment, and of the next request."""
     heads: NDArray[np.int32]
     """(K,) the first node of each class when it was looked at in this request, or `STALE`."""
     chance: NDArray[np.int64]
     """(K,) its `_chance`."""
     request_kind: NDArray[np.int32]
-    """(R,) class of each request; of length 0 where a node's class is its number of uses."""
+    """(R,) class of each request that began; (0,) where a node's class is its number of uses."""
+    type: NDArray[np.int32]
+    """(R,) type of each request; (0,) where none is known."""
+    turn: NDArray[np.int32]
+    """(R,) turn of each request, from 1; (0,) where none is known."""
+
+
+def _kind_of(state: WildState, request: int) -> int:
+    """Return the class of a request: one without a session or a turn is the first of its own."""
+    kind, turn = 0, 0
+    if len(state.type) > 0:
+        kind = min(int(state.type[request]) + 1, TYPES - 1)
+    if len(state.turn) > 0:
+        turn = min(max(int(state.turn[request]) - 1, 0), TURNS - 1)
+    return kind * TURNS + turn
 
 
 def _begin(table: Table, state: WildState, request: int, now: float, last_rank: int) -> None:
     clock, learnt = state.clock, state.learnt
     clock[REQUEST] = request
-    if now != clock[NOW]:
-        clock[MOMENT] += 1.0
+    moment = state.moment
+    if now != clock[NOW] or last_rank - moment[SINCE] > MOST_TOUCHES:
+        moment[SINCE] = moment[NEXT]
         clock[NOW] = now
+    moment[NEXT] = last_rank + 1
+    if len(state.request_kind) > 0:
+        state.request_kind[request] = _kind_of(state, request)
     for kind in range(len(learnt)):
         state.heads[kind] = STALE
         rate = (learnt[kind, REUSES] + 1.0) / learnt[kind, GAPS_S]
@@ -85,13 +110,19 @@ def _begin(table: Table, state: WildState, request: int, now: float, last_rank: 
         learnt[kind, RATE] = rate
 
 
+def _place(state: WildState, node: int, rank: int, below: int) -> None:
+    state.used_s[node] = state.clock[NOW]
+    state.touched[node] = rank
+    state.order[node, 0] = state.moment[SINCE]
+    state.order[node, 1] = rank - state.moment[SINCE] + below * STEP_OF_DEPTH
+
+
 def _on_touch(table: Table, state: WildState, node: int, rank: int) -> None:
-    now = state.clock[NOW]
     before = state.kind[node]
     weight = usual_nodes(taken(table, node), int(state.clock[USUAL]))
     if before != NONE:
         state.learnt[before, REUSES] += weight
-        state.learnt[before, GAPS_S] += weight * (now - state.used_s[node])
+        state.learnt[before, GAPS_S] += weight * (state.clock[NOW] - state.used_s[node])
     state.seen[node] += 1
     if len(state.request_kind) > 0:
         kind = state.request_kind[int(state.clock[REQUEST])]
@@ -99,15 +130,17 @@ def _on_touch(table: Table, state: WildState, node: int, rank: int) -> None:
         kind = min(state.seen[node], TURNS) - 1
     state.kind[node] = kind
     state.learnt[kind, USES] += weight
-    state.used_s[node] = now
-    state.touched[node] = rank
-    state.order[node] = int(state.clock[MOMENT]) * DEEPEST - int(table.depth[node])
+    _place(state, node, rank, 0 - int(table.depth[node]))
+
+
+def _on_release(table: Table, state: WildState, node: int, rank: int) -> None:
+    _place(state, node, rank, 0 - int(table.depth[node]))
 
 
 def _enter(table: Table, state: WildState, node: int) -> None:
     kind = state.kind[node]
     state.heads[kind] = STALE
-    lane_push(state.lanes, kind, node, state.order[node], state.touched[node])
+    lane_push(state.lanes, kind, node, state.order[node, 0], state.order[node, 1])
 
 
 def _leave(table: Table, state: WildState, node: int) -> None:
@@ -151,6 +184,11 @@ def _on_evict(table: Table, state: WildState, node: int) -> None:
     lane_remove(state.lanes, node)
 
 
+def _forget(table: Table, state: WildState, node: int) -> None:
+    state.seen[node] = 0
+    state.kind[node] = NONE
+
+
 class Wild(Policy):
     """The node least likely to be used again in the life left to it leaves, tails before heads.
 
@@ -181,12 +219,20 @@ class Wild(Policy):
     enter = staticmethod(_enter)
     leave = staticmethod(_leave)
     on_evict = staticmethod(_on_evict)
+    on_release = staticmethod(_on_release)
+    forget = staticmethod(_forget)
     victim = staticmethod(_victim)
 
     def prepare(self, setup: Setup) -> Any:
         """Return a `WildState` for ``setup``. O(N + R)."""
         nodes = setup.nodes
-        kinds, of_requests = kinds_of(setup)
+        type_, turn = _column(setup, "type"), _column(setup, "turn")
+        if not setup.has("turn") and setup.trace is not None and setup.has("session"):
+            turn = _turns(setup.column("session", self.label))
+        kinds = TURNS
+        if len(type_):
+            # A type of its own for requests without one.
+            kinds *= 1 + min(len(setup.labels("type", self.label).names), TYPES - 1)
         learnt = np.zeros((kinds, 5))
         learnt[:, GAPS_S] = self.values["reuse_s"]
         return WildState(
@@ -194,48 +240,30 @@ class Wild(Policy):
             np.zeros(nodes, np.int32),
             np.full(nodes, NONE, np.int32),
             np.zeros(nodes, np.int64),
-            np.zeros(nodes, np.int64),
+            np.zeros((nodes, 2), np.int64),
             np.zeros(nodes),
             learnt,
-            np.array([0, 0, 0, setup.capacity_blocks, 0, 0, setup.usual_room], np.float64),
+            np.array([0, 0, 0, setup.capacity_blocks, 0, setup.usual_room], np.float64),
+            np.zeros(2, np.int64),
             np.full(kinds, STALE, np.int32),
             np.zeros(kinds, np.int64),
-            of_requests,
+            np.zeros(max(len(type_), len(turn)), np.int32),
+            type_,
+            turn,
         )
 
 
-def kinds_of(setup: Setup) -> tuple[int, NDArray[np.int32]]:
-    """Return how many classes there are and that of each request, or none. O(R).
-
-    A request without a session, or without a turn above 0, is the first turn of its own.
-    """
-    turn = np.zeros(0, np.int64)
-    if setup.has("turn"):
-        turn = np.maximum(setup.column("turn", Wild.name).astype(np.int64) - 1, 0)
-    elif setup.has("session"):
-        turn = _turns(setup.column("session", Wild.name))
-    kind = np.zeros(0, np.int64)
-    if setup.has("type"):
-        # A type of its own for requests without one.
-        kind = np.minimum(setup.column("type", Wild.name).astype(np.int64) + 1, TYPES - 1)
-    if not len(turn) and not len(kind):
-        return TURNS, np.zeros(0, np.int32)
-    if not len(turn):
-        turn = np.zeros(len(kind), np.int64)
-    if not len(kind):
-        kind = np.zeros(len(turn), np.int64)
-    return int(kind.max()) * TURNS + TURNS, (kind * TURNS + np.minimum(turn, TURNS - 1)).astype(
-        np.int32
-    )
+def _column(setup: Setup, name: str) -> NDArray[np.int32]:
+    return setup.column(name, Wild.name) if setup.has(name) else np.zeros(0, np.int32)
 
 
-def _turns(session: NDArray[np.int32]) -> NDArray[np.int64]:
-    """Return (R,) how many requests of the same session came before each. O(R log R)."""
+def _turns(session: NDArray[np.int32]) -> NDArray[np.int32]:
+    """Return (R,) how many requests of the same session came up to each. O(R log R)."""
     order = np.argsort(session, kind="stable")
     sorted_ = session[order]
     new = np.r_[True, sorted_[1:] != sorted_[:-1]] if len(session) else np.zeros(0, bool)
     starts = np.maximum.accumulate(np.where(new, np.arange(len(session)), 0))
-    turn = np.empty(len(session), np.int64)
-    turn[order] = np.arange(len(session)) - starts
-    turn[session < 0] = 0
+    turn = np.empty(len(session), np.int32)
+    turn[order] = np.arange(len(session)) - starts + 1
+    turn[session < 0] = 1
     return turn

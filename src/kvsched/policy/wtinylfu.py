@@ -16,8 +16,8 @@ from kvsched.kernel.lanes import (
     lane_push,
     lane_remove,
 )
-from kvsched.kernel.linked import AHEAD, Links, empty_links, link_behind, unlink
-from kvsched.kernel.sketch import Sketch, empty_sketch, sketch_add, sketch_count
+from kvsched.kernel.linked import AHEAD, BEHIND, Links, empty_links, link_behind, unlink
+from kvsched.kernel.sketch import Sketch, empty_sketch, sketch_add, sketch_count, sketch_forget
 from kvsched.kernel.table import NONE, Table
 from kvsched.kernel.weight import taken
 from kvsched.policy.base import Parameter, Policy, Setup
@@ -131,12 +131,34 @@ def _victim(table: Table, state: WTinyLFUState, incoming: int, rank: int) -> int
     return rival
 
 
-def _on_evict(table: Table, state: WTinyLFUState, node: int) -> None:
-    lane_remove(state.lanes, node)
+def _on_drop(table: Table, state: WTinyLFUState, node: int) -> None:
     segment = int(state.where[node])
     state.counts[segment] -= taken(table, node)
     if segment != PROBATION:
         unlink(state.links, node)
+
+
+def _on_evict(table: Table, state: WTinyLFUState, node: int) -> None:
+    lane_remove(state.lanes, node)
+    _on_drop(table, state, node)
+
+
+def _on_release(table: Table, state: WTinyLFUState, node: int, rank: int) -> None:
+    segment = int(state.where[node])
+    if segment == PROBATION:
+        return
+    unlink(state.links, node)
+    ends = len(state.where) + segment
+    first = state.links[ends, BEHIND]
+    if first == ends or state.place[first] < rank:
+        state.cursor[segment] = ends
+    link_behind(state.links, state.cursor[segment], node)
+    state.cursor[segment] = node
+    state.place[node] = rank
+
+
+def _forget(table: Table, state: WTinyLFUState, node: int) -> None:
+    sketch_forget(state.sketch, node)
 
 
 class WTinyLFU(Policy):
@@ -171,6 +193,9 @@ class WTinyLFU(Policy):
     enter = staticmethod(_enter)
     leave = staticmethod(_leave)
     on_evict = staticmethod(_on_evict)
+    on_release = staticmethod(_on_release)
+    on_drop = staticmethod(_on_drop)
+    forget = staticmethod(_forget)
     victim = staticmethod(_victim)
 
     def prepare(self, setup: Setup) -> Any:
@@ -190,6 +215,7 @@ class WTinyLFU(Policy):
                 int(self.values["counters"] * min(capacity, nodes)),
                 int(self.values["sample"] * capacity),
                 unit,
+                nodes,
             ),
             np.array([0, 0, 0, window * unit, protected * unit, 0, NONE], np.int64),
         )
