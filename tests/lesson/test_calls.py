@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from kvsched.cache import KVCacheScheduler, Request
 from kvsched.lesson.calls import defined
 from kvsched.lesson.exercise import plain_file
 from kvsched.lesson.grading import grade
@@ -125,3 +126,19 @@ def test_the_report_of_blocks_adds_up_to_the_tables() -> None:
         for _ in range(sum(lengths)):
             length = names["append_token"](grown, length, size, free)
         assert len(grown) == names["blocks_needed"](sum(lengths), size)
+
+
+def test_the_reports_are_what_the_live_scheduler_does() -> None:
+    for seed in range(3):
+        prompts = some_prompts(seed)
+        live = KVCacheScheduler(10_000, BLOCK)
+        hits = 0
+        for prompt in prompts:
+            before = live.free_blocks
+            with live.acquire(Request(token_ids=prompt)) as lease:
+                # The live scheduler says what is there; that something is computed is the engine's.
+                hits += min(lease.hit_tokens, (len(prompt) - 1) // BLOCK * BLOCK)
+                report = defined(PAGED)["allocation_report"]([len(prompt)], BLOCK)
+                assert len(lease.block_ids) * BLOCK == report["allocated_slots"]
+                assert before - live.free_blocks <= len(lease.block_ids)
+        assert hits == defined(REUSE)["reuse_report"](prompts, BLOCK)["hit_tokens"] > 0

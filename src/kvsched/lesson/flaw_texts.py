@@ -46,17 +46,19 @@ TEXTS = {
         Text(
             "A use pushes a record, and records go only when they come up during an eviction. The "
             "log has a line for each decision since the start.",
-            "每次使用都压入一条记录，只有驱逐时弹到的记录才会消失。日志从一开始就为每个决定留一行。",
+            "每次使用都压入一条记录，只有驱逐时弹到的记录才会消失。日志从一开始就为每个决定留"
+            "一行。",
         ),
         Text(
             "{entries} entry, {records} records, {lines} lines of log.",
             "{entries} 条缓存，{records} 条记录，{lines} 行日志。",
         ),
         Text(
-            "An indexed heap knows where each entry stands, so a use moves its record: {records} "
-            "after as many uses. Events are handed out as they happen, and kept only if asked for.",
-            "带索引的堆知道每个条目的位置，使用时移动它的记录：同样多次使用后只有 {records} 条。"
-            "事件在发生时交出，只有要求时才保存。",
+            "An indexed heap knows where each entry stands, so a use moves its record: "
+            "{records} after as many uses. The live scheduler keeps events only if asked to: "
+            "{events} here, after a thousand uses.",
+            "带索引的堆知道每个条目的位置，使用时移动它的记录：同样多次使用后只有 {records} "
+            "条。在线调度器只在要求时保存事件：使用一千次后这里是 {events} 个。",
         ),
     ),
     "another_size": FlawText(
@@ -70,10 +72,11 @@ TEXTS = {
             "账本记为 {counted} 字节（容量 100），实际需要 {really}。日志：{log}。",
         ),
         Text(
-            "A prompt is a chain of blocks, and a longer one more blocks: the longer prompt hits "
-            "{hit} block and the missing ones are stored: {resident} resident.",
-            "提示是一串块，变长就是多几个块：更长的提示命中 {hit} 块，缺的块被存入，"
-            "共 {resident} 块驻留。",
+            "A prompt is a chain of blocks, and a longer one more blocks: the longer chat "
+            "hits {hit} tokens and stores the rest, and what the scheduler counts, {counted}"
+            " of 100, is all that there is.",
+            "提示是一串块，变长就是多几个块：更长的对话命中 {hit} 个 token，其余存入；调度器"
+            "记的 {counted}（容量 100）就是全部。",
         ),
     ),
     "running": FlawText(
@@ -85,13 +88,11 @@ TEXTS = {
         ),
         Text("Log: {log}. Still there: {kept}.", "日志：{log}。还在吗：{kept}。"),
         Text(
-            "Blocks in use are pinned and are no candidates. In a replay the request's own chain "
-            "is: of five blocks with room for three, {resident} are stored and {evictions} leave. "
-            "The live scheduler hands out a lease, and what it holds cannot leave until it is "
-            "released; a request that does not fit waits, or is refused with a reason.",
-            "正在使用的块被固定，不参与驱逐。回放中请求自己的链就是这样：五个块只放得下三个时，"
-            "存入 {resident} 个，驱逐 {evictions} 个。"
-            "在线调度器发放租约，释放之前它持有的块不会离开；放不下的请求会排队，或带着原因被拒绝。",
+            "A request holds a lease, and what it holds is no candidate. The second "
+            "request's outcome is {outcome} ({reason}); all {kept} tokens of the first are "
+            "there meanwhile. Once it is released, the second has its turn: {later}.",
+            "请求持有租约，它持有的不参与驱逐。第二个请求的结果是 {outcome}（{reason}）；其间"
+            "第一个的 {kept} 个 token 都在。释放之后轮到第二个：{later}。",
         ),
     ),
     "scan": FlawText(
@@ -107,11 +108,14 @@ TEXTS = {
             "{evicted} 条热缓存为一个再也不会出现的提示让路；现在缓存里是 {left}。",
         ),
         Text(
-            "Storing must be a choice. The optimum that may choose hits {hits} of the next 5 "
-            "requests, the chapter's order {hits_of_chapter}. A live scheduler can serve a request "
-            "without storing it, or store only its head.",
-            "存储应当是一种选择。可以选择不存的最优策略，在随后 5 个请求中命中 {hits} 个，"
-            "本章的顺序命中 {hits_of_chapter} 个。在线调度器可以只服务不存储，或只存开头。",
+            "Storing must be a choice. With the hot prefixes pinned, the live scheduler "
+            "serves the scan without storing it ({outcome}), and all {hits} hot tokens hit "
+            "afterwards. For what nobody has pinned: the optimum that may choose not to "
+            "store hits {hits_of_opt} of the next 5 requests, the chapter's order "
+            "{hits_of_chapter}.",
+            "存储应当是一种选择。固定热前缀后，在线调度器只服务这次扫描而不存储（{outcome}）"
+            "，之后 {hits} 个热 token 全部命中。没有固定的呢？可以选择不存的最优策略在随后 5 "
+            "个请求中命中 {hits_of_opt} 个，本章的顺序命中 {hits_of_chapter} 个。",
         ),
     ),
     "history": FlawText(
@@ -147,10 +151,9 @@ TEXTS = {
             "{needed} 字节就够了，容量有 100。日志：{log}。",
         ),
         Text(
-            "Blocks by their place in a tree of prefixes: the second prompt hits {hit} blocks, "
-            "{resident} are resident, {evictions} left.",
-            "按前缀树中的位置管理块：第二个提示命中 {hit} 块，"
-            "驻留 {resident} 块，离开 {evictions} 块。",
+            "Blocks have their place in a tree of prefixes: the second prompt hits {hit}"
+            " tokens, and {cached} are cached in all.",
+            "块在前缀树中各有位置：第二个提示命中 {hit} 个 token，一共缓存 {cached} 个。",
         ),
     ),
     "dear": FlawText(
@@ -204,11 +207,9 @@ TEXTS = {
         ),
         Text("“{error}”, and the log: {log}.", "“{error}”，而日志是：{log}。"),
         Text(
-            "Input is checked as a whole before anything runs (“{error}”), and a live scheduler "
-            "answers each request with an outcome: one too large is rejected with its reason, and "
-            "the next goes on.",
-            "输入在运行之前整体检查（“{error}”）；在线调度器对每个请求给出一个结果："
-            "太大的带着原因被拒绝，下一个照常进行。",
+            "A live scheduler answers each request with an outcome of its own: {answers}. "
+            "The one after the bad one goes on.",
+            "在线调度器对每个请求给出各自的结果：{answers}。坏请求之后的照常进行。",
         ),
     ),
 }
