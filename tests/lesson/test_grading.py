@@ -216,6 +216,8 @@ def test_what_is_no_notebook_says_so(text: str, tmp_path: Path) -> None:
 def test_a_file_that_is_not_there_is_wrong_use(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="cannot be read"):
         grade(37, tmp_path / "none.py")
+    with pytest.raises(UsageError, match="time-limit"):
+        grade(37, WRONG / "right.py", "en", float("nan"))
     with pytest.raises(UsageError, match="no lesson 38"):
         grade(38, WRONG / "right.py")
     with pytest.raises(UsageError, match="no task 6"):
