@@ -8,6 +8,7 @@ import sys
 import kvsched
 
 NAMES = {
+    "KVCacheScheduler",
     "Parameter",
     "Policy",
     "RankedPolicy",

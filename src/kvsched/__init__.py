@@ -15,6 +15,7 @@ import types
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from kvsched.cache.scheduler import KVCacheScheduler
     from kvsched.policy.base import Parameter, Policy, RankedPolicy, Setup, ranked_columns
     from kvsched.policy.registry import names as policies
     from kvsched.replay.curve import lru_curve
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from kvsched.trace.model import Trace
 
 __all__ = [
+    "KVCacheScheduler",
     "Parameter",
     "Policy",
     "RankedPolicy",
@@ -40,6 +42,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "KVCacheScheduler": "kvsched.cache.scheduler:KVCacheScheduler",
     "Parameter": "kvsched.policy.base:Parameter",
     "Policy": "kvsched.policy.base:Policy",
     "RankedPolicy": "kvsched.policy.base:RankedPolicy",

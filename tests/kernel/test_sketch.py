@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from mutants import edited
 
 from kvsched.kernel import sketch as module
-from kvsched.kernel.sketch import MOST, empty_sketch, sketch_add, sketch_count
+from kvsched.kernel.sketch import MOST, empty_sketch, sketch_add, sketch_count, sketch_forget
 
 quick = settings(deadline=None, max_examples=100, derandomize=True)
 NEVER = 1 << 40
@@ -84,3 +84,16 @@ def test_broken_sketches_are_seen() -> None:
                 break
         else:
             raise AssertionError(f"nobody noticed: {after}")
+
+
+def test_a_number_given_to_another_has_counters_of_its_own() -> None:
+    sketch, plain = empty_sketch(4096, NEVER, nodes=50), empty_sketch(4096, NEVER)
+    for node in range(50):
+        for each in (sketch, plain):
+            sketch_add(each, node)
+            sketch_add(each, node)
+    assert (sketch.counters == plain.counters).all(), "until one is forgotten"
+    sketch_forget(sketch, 7)
+    assert [sketch_count(sketch, node) for node in (6, 7, 8)] == [2, 0, 2]
+    sketch_add(sketch, 7)
+    assert sketch_count(sketch, 7) == 1

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
 from kvsched.policy.base import Policy
-from kvsched.policy.needs import HOW_TO_GIVE, Column
+from kvsched.policy.needs import Column
 from kvsched.trace.model import Labels
 
 MOST_NAMES = {"tenant": 4_096, "type": 256, "model": 256, "session": 65_536}
 """Names that are told apart; of more, the one not met for longest gives up its code."""
+
+ALWAYS = ("time_s", "input_tokens", "output_tokens")
 
 _NUMBERS: dict[str, tuple[type[Any], float]] = {
     "time_s": (np.float64, 0.0),
@@ -49,26 +51,28 @@ class _Codes:
 
 
 class LiveColumns(Mapping[str, Column]):
-    """`Setup.columns` of a live cache. Only what a policy asked for is written."""
+    """`Setup.columns` of a live cache. Only what a policy asked for is written.
 
-    def __init__(self) -> None:
-        self._arrays: dict[str, Any] = {
+    ``fields``: what requests have beside `ALWAYS`; None for all that a trace can have.
+    """
+
+    def __init__(self, fields: Collection[str] | None = None) -> None:
+        arrays: dict[str, Any] = {
             name: np.array([value], kind) for name, (kind, value) in _NUMBERS.items()
         }
-        self._arrays |= {name: np.full(1, -1, np.int32) for name in MOST_NAMES}
+        arrays |= {name: np.full(1, -1, np.int32) for name in MOST_NAMES}
+        known = arrays if fields is None else {*fields, *ALWAYS}
+        self._arrays = {name: array for name, array in arrays.items() if name in known}
         self._codes = {name: _Codes(most) for name, most in MOST_NAMES.items()}
-        self._asked: set[str] = set()
+        self.asked: set[str] = set()
+        """Columns that the policy reads."""
         self._policy: Policy | None = None
         self._state: Any = None
 
     def __getitem__(self, name: str) -> Column:
-        if name not in HOW_TO_GIVE:
-            raise KeyError(name)
-        self._asked.add(name)
-        if name in MOST_NAMES:
-            return Labels(self._arrays[name], ("",) * MOST_NAMES[name])
-        array: Column = self._arrays[name]
-        return array
+        array: Any = self._arrays[name]
+        self.asked.add(name)
+        return Labels(array, ("",) * MOST_NAMES[name]) if name in MOST_NAMES else array
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._arrays)
@@ -88,11 +92,11 @@ class LiveColumns(Mapping[str, Column]):
 
     def forget_policy(self) -> None:
         """Write for no policy, until one asks."""
-        self._asked.clear()
+        self.asked.clear()
 
     def write(self, values: Mapping[str, Any], *, again: bool = False) -> None:
         """Write one request's values, None for unknown; ``again`` if it only goes on. O(asked)."""
-        for name in self._asked:
+        for name in self.asked:
             if name in MOST_NAMES:
                 self._arrays[name][0] = self._code(name, values.get(name))
             elif name == "turn" and values.get("turn") is None:

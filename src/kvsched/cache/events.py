@@ -7,8 +7,6 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
-from typing import Any
 
 import msgspec
 

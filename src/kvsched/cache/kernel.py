@@ -61,19 +61,21 @@ EVICT = 3
 """Let so many blocks leave."""
 EXPIRE = 4
 """Let what has outlived its lifetime leave."""
-RELEASE = 5
-"""End a request's hold; what it did not compute is dropped."""
-SHARE = 6
-"""Hold a node once more."""
-PROBE = 7
+PROBE = 5
 """Look a chain up, and say what ACQUIRE would find; nothing changes."""
-FORGET = 8
-"""Let the policy forget so many of the numbers that are reused next."""
-PIN = 9
+RELEASE = 6
+"""End a request's hold; what it did not compute is dropped."""
+UNHOLD = 7
+"""End a hold of a chain that was not used further."""
+UNPIN = 8
+"""End a hold that PIN began."""
+SHARE = 9
+"""Hold a node once more."""
+PIN = 10
 """Hold a node, and count it and its ancestors as pinned, if no more than so many are then."""
-UNPIN = 10
-"""End that."""
-LOSE = 11
+FORGET = 11
+"""Let the policy forget so many of the numbers that are reused next."""
+LOSE = 12
 """Nodes of a chain are found no more, and are dropped when nobody holds them."""
 
 OK = 0
@@ -196,9 +198,7 @@ def _why(live: Live, node: int, now_us: int) -> int:
     return BY_LEVEL if live.where[node] == IN_LEVELS else BY_POLICY
 
 
-def _remove(
-    live: Live, state: Any, pool: Pool, out: Out, node: int, gone: int, why: int
-) -> None:
+def _remove(live: Live, state: Any, pool: Pool, out: Out, node: int, gone: int, why: int) -> None:
     """Take a node out of the cache: an evictable one, or one that was never opened."""
     if why == BY_POLICY:
         if live.due.place[node] != NONE:
@@ -253,6 +253,8 @@ def _let_go(live: Live, state: Any, pool: Pool, out: Out, keep: int, length: int
         _remove(live, state, pool, out, node, gone, UNCOMPUTED)
         gone += 1
         at -= 1
+    if gone > 0 and at == 0:
+        _open_above(live, state, int(out.nodes[0]))
     return gone
 
 
@@ -359,7 +361,45 @@ def _forget(live: Live, state: Any, numbers: int) -> None:
         numbers -= 1
 
 
-def operate(
+def _lose(live: Live, out: Out, first: int, length: int) -> None:
+    for at in range(first, length):
+        hide(live, int(out.nodes[at]))
+        live.ready[out.nodes[at]] = LOST
+
+
+def _share(live: Live, state: Any, node: int) -> None:
+    if live.where[node] != CLOSED:
+        _close(live, state, node)
+    _lock(live, node)
+
+
+def _unhold(live: Live, state: Any, pool: Pool, out: Out, how: int, length: int) -> None:
+    deepest = int(out.nodes[length - 1])
+    if how == UNPIN:
+        _unpin(live, deepest)
+    _unlock(live, deepest)
+    out.report[EVICTED] = _let_go(live, state, pool, out, length, length)
+
+
+def _find(
+    live: Live,
+    state: Any,
+    deepest: int,
+    keys: NDArray[np.int64],
+    row: int,
+    space: NDArray[np.int64],
+    tokens: int,
+    block_size: int,
+) -> int:
+    """Return the number of a key that is to be stored; a new one waits among the idle."""
+    node = find(live, deepest, keys, row, space)
+    if node == NONE:
+        node = name(live, state, deepest, keys, row, space, tokens, block_size)
+        rest(live, node)
+    return node
+
+
+def _store(
     live: Live,
     state: Any,
     pool: Pool,
@@ -367,91 +407,28 @@ def operate(
     keys: NDArray[np.int64],
     space: NDArray[np.int64],
     how: int,
-    base: int,
+    deepest: int,
+    hits: int,
     length: int,
     extra: int,
-    whole: int,
-    now: float,
-    level: int,
-    expires: int,
+    rank: int,
+    now_us: int,
     last_tokens: int,
     block_size: int,
 ) -> int:
-    """Do one of the operations above; return OK, NO_ROOM or BAD_VICTIM.
+    """Store what is missing below ``deepest`` and take ``extra`` blocks, others leaving for them.
 
-    ACQUIRE, GROW: ``keys`` (L, W) below ``base``, which for GROW the request holds, then ``extra`` blocks without a node; all or
-    nothing if ``whole`` ≥ 0, which is how many blocks more must stay available, else as much as
-    fits. For GROW ``out.blocks`` has the blocks. RELEASE: ``out.nodes`` the chain, of which
-    ``whole`` were computed, and ``out.blocks`` the ``extra`` blocks that hold no node.
-    O(length + blocks that leave) calls of hooks.
+    Fills ``report``. One place for every hook that it calls: each is compiled into it.
     """
     table, counts = live.table, live.counts
-    if how >= RELEASE and how != PROBE:
-        if how == RELEASE:
-            _release(live, state, pool, out, length, whole, extra, now, level, expires)
-        elif how == FORGET:
-            _forget(live, state, extra)
-        elif how == LOSE:
-            for at in range(whole, length):
-                hide(live, int(out.nodes[at]))
-                live.ready[out.nodes[at]] = LOST
-        elif how == UNPIN:
-            _unpin(live, int(out.nodes[length - 1]))
-            _unlock(live, int(out.nodes[length - 1]))
-            out.report[EVICTED] = _let_go(live, state, pool, out, length, length)
-        elif how == PIN and not _pin(live, base, whole):
-            return NO_ROOM
-        else:
-            if live.where[base] != CLOSED:
-                _close(live, state, base)
-            _lock(live, base)
-        return OK
-    now_us = int(now * 1e6)
-    out.report[DEEPEST] = base
-    hits = _walk(live, out, base, keys, space, length)
-    deepest = int(out.report[DEEPEST])
-    if how == ACQUIRE and base != NONE:
-        if live.where[base] != CLOSED:
-            _close(live, state, base)
-        _lock(live, base)
-    was_open = hits > 0 and live.where[deepest] != CLOSED
-    if hits > 0:
-        _lock(live, deepest)
-    need = extra + (0 if how == GROW else length - hits)
-    fits = _fits(live, pool, out, need + whole)
-    if how == PROBE or (whole >= 0 and how <= TAKE and not fits):
-        if hits > 0:
-            _unlock(live, deepest)
-        return OK if fits else NO_ROOM
-    rank = int(counts[RANK]) + length - 1
-    counts[RANK] += max(length, 1)
-    if how == ACQUIRE:
-        begin(table, state, 0, now, rank)
-    elif how == GROW:
-        resume(table, state, 0, now, rank)
-    for at in range(hits):
-        on_hit(table, state, int(out.nodes[at]), rank - at)
-        out.blocks[at] = out.blocks[at] if how == GROW else live.block[out.nodes[at]]
-    if was_open:
-        _close(live, state, deepest)
-    if hits > 0 and base != NONE:
-        _unlock(live, base)
-    evicted = 0
-    taken = 0
-    at = hits
-    total = length + extra
-    node = NONE
-    code = OK
-    while at < total or how == EXPIRE:
+    evicted, taken, at, node, code = 0, 0, hits, NONE, OK
+    while at < length + extra or how == EXPIRE:
         is_node = at < length
         if is_node and node == NONE:
-            node = find(live, deepest, keys, at, space)
-            if node == NONE:
-                tokens = last_tokens if at == length - 1 else block_size
-                node = name(live, state, deepest, keys, at, space, tokens, block_size)
-                rest(live, node)
+            tokens = last_tokens if at == length - 1 else block_size
+            node = _find(live, state, deepest, keys, at, space, tokens, block_size)
         full = pool.counts[FREE] == 0 or counts[USED] >= counts[LIMIT]
-        short = (how == ACQUIRE or how == TAKE) and full
+        short = full and how != GROW and how < EVICT
         if short or (how == EVICT and evicted < extra) or how == EXPIRE:
             incoming = node if is_node else len(table.parent) - 1
             leaving = _choose(live, state, incoming, rank - at, now_us, how == EXPIRE)
@@ -478,12 +455,104 @@ def operate(
             deepest = node
             node = NONE
         at += 1
-    if how == ACQUIRE and base != NONE and deepest == base:
-        _unlock(live, base)
-        if _is_free_leaf(live, base):
-            _open(live, state, base)
     out.report[STORED_BLOCKS] = min(at, length) - hits
     out.report[TAKEN] = taken
     out.report[EVICTED] = evicted
     out.report[DEEPEST] = deepest
+    return code
+
+
+def _hit(
+    live: Live,
+    state: Any,
+    out: Out,
+    how: int,
+    base: int,
+    deepest: int,
+    hits: int,
+    was_open: bool,
+    rank: int,
+    now: float,
+) -> None:
+    """Tell the policy of a request and of what it found."""
+    table = live.table
+    if how == ACQUIRE:
+        begin(table, state, 0, now, rank)
+    elif how == GROW:
+        resume(table, state, 0, now, rank)
+    for at in range(hits):
+        on_hit(table, state, int(out.nodes[at]), rank - at)
+        if how != GROW:
+            out.blocks[at] = live.block[out.nodes[at]]
+    if was_open:
+        _close(live, state, deepest)
+    if hits > 0 and base != NONE:
+        _unlock(live, base)
+
+
+def operate(
+    live: Live,
+    state: Any,
+    pool: Pool,
+    out: Out,
+    keys: NDArray[np.int64],
+    space: NDArray[np.int64],
+    how: int,
+    base: int,
+    length: int,
+    extra: int,
+    whole: int,
+    now: float,
+    level: int,
+    expires: int,
+    last_tokens: int,
+    block_size: int,
+) -> int:
+    """Do one of the operations above; return OK, NO_ROOM or BAD_VICTIM.
+
+    ACQUIRE, GROW: ``keys`` (L, W) below ``base``, which for GROW the request holds, then ``extra``
+    blocks without a node; all or nothing if ``whole`` ≥ 0, which is how many blocks more must stay
+    to be had, else as much as fits. For GROW ``out.blocks`` has the blocks. RELEASE: ``out.nodes``
+    the chain, of which ``whole`` were computed, and ``out.blocks`` the ``extra`` blocks that hold
+    no node. O(length + blocks that leave) calls of hooks.
+    """
+    if how >= RELEASE:
+        if how == RELEASE:
+            _release(live, state, pool, out, length, whole, extra, now, level, expires)
+        elif how <= UNPIN:
+            _unhold(live, state, pool, out, how, length)
+        elif how == FORGET:
+            _forget(live, state, extra)
+        elif how == LOSE:
+            _lose(live, out, whole, length)
+        elif how == PIN and not _pin(live, base, whole):
+            return NO_ROOM
+        else:
+            _share(live, state, base)
+        return OK
+    out.report[DEEPEST] = base
+    hits = _walk(live, out, base, keys, space, length)
+    deepest = int(out.report[DEEPEST])
+    if how == ACQUIRE and base != NONE:
+        _share(live, state, base)
+    was_open = hits > 0 and live.where[deepest] != CLOSED
+    if hits > 0:
+        _lock(live, deepest)
+    need = extra + (0 if how == GROW else length - hits)
+    fits = _fits(live, pool, out, need + whole)
+    if how == PROBE or (whole >= 0 and how <= TAKE and not fits):
+        if hits > 0:
+            _unlock(live, deepest)
+        return OK if fits else NO_ROOM
+    rank = int(live.counts[RANK]) + length - 1
+    live.counts[RANK] += max(length, 1)
+    _hit(live, state, out, how, base, deepest, hits, was_open, rank, now)
+    code = _store(
+        live, state, pool, out, keys, space, how, deepest, hits, length, extra, rank,
+        int(now * 1e6), last_tokens, block_size,
+    )  # fmt: skip
+    if how == ACQUIRE and base != NONE and out.report[DEEPEST] == base:
+        _unlock(live, base)
+        if _is_free_leaf(live, base):
+            _open(live, state, base)
     return code

@@ -43,6 +43,7 @@ class Lease:
         "reason",
         "released",
         "request",
+        "spilled",
         "stored_blocks",
         "tokens",
         "waits_for_blocks",
@@ -81,12 +82,20 @@ class Lease:
         """To carry, in order, before anything is written into these blocks."""
         self.lost_from: int | None = None
         """First block whose content is not to be trusted: the request that computed it failed."""
+        self.spilled: tuple[int, ...] = ()
+        """Blocks of the second tier for what follows the held blocks, where it was degraded to
+        them: write what is computed there."""
         self.released = False
 
     @property
     def block_ids(self) -> tuple[int, ...]:
         """Physical blocks in the order of the tokens. O(blocks)."""
         return tuple(self._blocks)
+
+    @property
+    def extra_blocks(self) -> int:
+        """Blocks behind the last that has a key."""
+        return len(self._blocks) - len(self._nodes)
 
     @property
     def tenant(self) -> str:
@@ -102,9 +111,7 @@ class Lease:
         """Say that the first ``tokens`` are in place: they stay if the request fails later."""
         self._cache.computed(self, tokens)
 
-    def extend(
-        self, tokens: int | Sequence[int] | NDArray[Any], *, hashes: Any = None
-    ) -> Growth:
+    def extend(self, tokens: int | Sequence[int] | NDArray[Any], *, hashes: Any = None) -> Growth:
         """Grow it: see `KVCacheScheduler.extend`."""
         return self._cache.extend(self, tokens, hashes=hashes)
 

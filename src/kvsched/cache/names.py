@@ -103,9 +103,7 @@ def hide(live: Live, node: int) -> None:
 def is_idle(live: Live, node: int) -> bool:
     """Whether a known number holds nothing and names no parent of a known one. O(1)."""
     return bool(
-        live.table.resident[node] == 0
-        and live.elsewhere[node] == 0
-        and live.names.kin[node] == 0
+        live.table.resident[node] == 0 and live.elsewhere[node] == 0 and live.names.kin[node] == 0
     )
 
 

@@ -9,9 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvsched.cache import kernel
+from kvsched.cache.adopt import adopt, orders
 from kvsched.cache.columns import LiveColumns
 from kvsched.cache.kernel import operate
 from kvsched.cache.state import (
+    CLOSED,
+    FLAT,
+    IN_LEVELS,
     LOCKED,
     NEVER,
     PINNED,
@@ -29,6 +33,7 @@ from kvsched.cache.state import (
 )
 from kvsched.foundation.errors import UsageError
 from kvsched.foundation.jit import bind, compilation_enabled, entry_point
+from kvsched.kernel.heap import heap_push
 from kvsched.kernel.table import NONE
 from kvsched.policy.base import Policy, Setup
 
@@ -62,22 +67,65 @@ class Partition:
         block_size: int,
         words: int,
         columns: LiveColumns,
-        names: Names | None = None,
-        table: Any = None,
+        above: Partition | None = None,
     ) -> None:
         numbers = capacity + history
         self.capacity = capacity
         self.block_size = block_size
         self.pool = pool
         self.columns = columns
-        self.names = new_names(numbers, words) if names is None else names
-        self.live: Live = new_live(
-            new_table(numbers) if table is None else table, self.names, capacity, limit
-        )
+        self.names: Names
+        self.live: Live
+        if above is None:
+            self.names = new_names(numbers, words)
+            self.live = new_live(new_table(numbers), self.names, capacity, limit)
+        else:
+            self.names = above.names
+            self.live = self._below(above.live, capacity, limit)
         self.out: Out = new_out(capacity)
         self.report: NDArray[np.int64] = self.out.report
         self.compiled = compilation_enabled()
         self.set_policy(policy)
+
+    @staticmethod
+    def _below(above: Live, capacity: int, limit: int) -> Live:
+        """Return an empty tier under another: the same numbers, each knows what the other holds."""
+        shared = above.table
+        rows = len(shared.parent)
+        resident, children = np.zeros(rows, np.uint8), np.zeros(rows, np.int32)
+        table = shared._replace(resident=resident, children=children)
+        live = new_live(table, above.names, capacity, limit)
+        live.counts[FLAT] = 1
+        return live._replace(elsewhere=shared.resident)
+
+    @property
+    def is_flat(self) -> bool:
+        """Whether a node may be here without its parent."""
+        return bool(self.live.counts[FLAT])
+
+    def change_policy(self, policy: Policy) -> None:
+        """Rank by another policy from now on, which learns what is cached. O(N log N)."""
+        self.columns.forget_policy()
+        self.set_policy(policy)
+        live = self.live
+        by_storing, by_use = orders(live)
+        if len(by_use):
+            self.columns.write({})
+            bound = bind(adopt, type(self.form).hooks(), self.compiled)
+            bound(live, self.state, by_storing, by_use)
+            self._rank_anew(by_use)
+
+    def _rank_anew(self, by_use: NDArray[np.int32]) -> None:
+        """Put the evictable into the kernel's own heaps by their new ranks."""
+        live = self.live
+        for heap in (live.due, live.levels):
+            heap.counts[:] = 0
+            heap.place[:] = NONE
+        for node in by_use[live.where[by_use] != CLOSED].tolist():
+            if live.expires[node] != NEVER:
+                heap_push(live.due, node, int(live.expires[node]), int(live.rank[node]))
+            if live.where[node] == IN_LEVELS:
+                heap_push(live.levels, node, int(live.level[node]), int(live.rank[node]))
 
     def set_policy(self, policy: Policy) -> None:
         """Prepare a policy's state, of no node yet, and the kernel with its hooks."""
@@ -92,7 +140,7 @@ class Partition:
         keys = np.zeros((1, words), np.int64)
         arguments = (*self._places(), keys, NO_SPACE, 0, NONE, 0, 0, 0, 0.0, 0, 0, 0, 0)
         self._operate = entry_point(_bind(type(self.form), self.compiled), arguments)
-        self._no_keys = np.zeros((0, words), np.int64)
+        self.no_keys = np.zeros((0, words), np.int64)
 
     def _places(self) -> tuple[Live, Any, Pool, Out]:
         return self.live, self.state, self.pool, self.out
@@ -116,7 +164,7 @@ class Partition:
             self.state,
             self.pool,
             self.out,
-            self._no_keys if keys is None else keys,
+            self.no_keys if keys is None else keys,
             space,
             how,
             base,
@@ -142,9 +190,10 @@ class Partition:
         space: NDArray[np.int64],
         extra: int,
         spare: int = 0,
+        base: int = NONE,
     ) -> tuple[int, int, int]:
         """Return what `acquire` would hit, how many blocks it needs, and for how many is room."""
-        self._call(kernel.PROBE, keys, space, length=len(keys), extra=extra, whole=spare)
+        self._call(kernel.PROBE, keys, space, base, len(keys), extra, spare)
         hits = int(self.report[kernel.HITS])
         return hits, len(keys) - hits + extra, int(self.report[kernel.ROOM])
 
@@ -156,22 +205,24 @@ class Partition:
         spare: int,
         now: float,
         last_tokens: int,
+        base: int = NONE,
     ) -> bool:
-        """Hold a chain; False, with nothing changed, if it does not fit with ``spare`` blocks left.
+        """Hold a chain below ``base``; False, with nothing changed, if it does not fit.
 
-        ``spare`` −1 takes what fits. ``report`` and ``out`` say what was done.
+        ``spare``: blocks that must stay to be had beside; −1 takes what fits. ``report`` and
+        ``out`` say what was done.
         """
         try:
             code = self._call(
-                kernel.ACQUIRE, keys, space, NONE, len(keys), extra, spare, now, 0, NEVER,
+                kernel.ACQUIRE, keys, space, base, len(keys), extra, spare, now, 0, NEVER,
                 last_tokens,
             )  # fmt: skip
         except UsageError:
-            self._undo(len(keys))
+            self._undo()
             raise
         return code == kernel.OK
 
-    def _undo(self, length: int) -> None:
+    def _undo(self) -> None:
         """Give back what a call stored and took before its policy failed."""
         hits, stored, taken = (int(self.report[at]) for at in range(3))
         nodes = hits + stored
@@ -230,6 +281,36 @@ class Partition:
             expires,
         )  # fmt: skip
         return int(self.report[kernel.EVICTED])
+
+    def lose(self, nodes: NDArray[np.int32], first: int) -> None:
+        """Have nodes from ``first`` on found no more, and dropped when nobody holds them."""
+        self.out.nodes[: len(nodes)] = nodes
+        self._call(kernel.LOSE, length=len(nodes), whole=first)
+
+    def pin(self, node: int, most: int) -> bool:
+        """Hold a node, pinned with its ancestors; False if more than ``most`` blocks were then."""
+        return self._call(kernel.PIN, base=node, whole=most) == kernel.OK
+
+    def unpin(self, nodes: NDArray[np.int32]) -> int:
+        """End a pin of a chain; return how many blocks left, as nobody had computed them."""
+        self.out.nodes[: len(nodes)] = nodes
+        self._call(kernel.UNPIN, length=len(nodes))
+        return int(self.report[kernel.EVICTED])
+
+    def unhold(self, nodes: NDArray[np.int32]) -> None:
+        """End one hold of a chain, no use counted."""
+        self.out.nodes[: len(nodes)] = nodes
+        self._call(kernel.UNHOLD, length=len(nodes))
+
+    def drop(self, node: int) -> None:
+        """Drop one evictable node, whatever the policy says."""
+        self.share(node)
+        self.out.nodes[0] = node
+        self._call(kernel.RELEASE, length=1, whole=0)
+
+    def forget(self, numbers: int) -> None:
+        """Have the policy forget the numbers that are reused next."""
+        self._call(kernel.FORGET, extra=numbers)
 
     def share(self, node: int) -> None:
         """Hold a held node once more."""

@@ -34,7 +34,7 @@ class Outcome(enum.StrEnum):
     """It does not run."""
 
 
-class NotAdmitted(KvschedError):
+class NotAdmittedError(KvschedError):
     """A request was entered as a context that has no lease: it was queued or rejected."""
 
 
@@ -72,7 +72,7 @@ class Request:
     delay_s: float | None = None
     info: Any = None
     """The caller's own; nothing reads it."""
-    _keys: NDArray[np.int64] | None = field(default=None, init=False, repr=False)
+    _made: Any = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
         if (self.token_ids is None) == (self.hashes is None):
@@ -103,7 +103,7 @@ def _is_whole(value: object) -> bool:
     return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
 
-def _is_finite(value: object) -> bool:
+def _is_finite(value: Any) -> bool:
     number = isinstance(value, int | float | np.integer | np.floating)
     return number and not isinstance(value, bool) and bool(np.isfinite(value))
 
@@ -129,7 +129,7 @@ class Admission:
     """The answer to `KVCacheScheduler.acquire`.
 
     As a context it is its lease, released at the end; what was not computed is dropped if the body
-    raises. Without a lease, entering raises NotAdmitted.
+    raises. Without a lease, entering raises NotAdmittedError.
     """
 
     outcome: Outcome
@@ -141,7 +141,7 @@ class Admission:
 
     def __enter__(self) -> Lease:
         if self.lease is None:
-            raise NotAdmitted(f"not admitted: {self.outcome}: {self.reason}")
+            raise NotAdmittedError(f"not admitted: {self.outcome}: {self.reason}")
         return self.lease
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:

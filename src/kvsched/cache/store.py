@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from kvsched.cache.columns import LiveColumns
 from kvsched.cache.partition import Partition
+from kvsched.cache.second import SecondTier, TierSettings
 from kvsched.cache.state import FREE, LIMIT, Pool, new_pool
 from kvsched.cache.tenants import Tenant
 from kvsched.foundation.errors import UsageError
@@ -26,6 +27,7 @@ class Home:
     name: str
     partition: Partition
     tenant: Tenant
+    second: SecondTier | None = None
 
     @property
     def excess(self) -> int:
@@ -50,14 +52,27 @@ class Store:
         words: int,
         history: int | None,
         tenants: Mapping[str, Tenant],
+        fields: Collection[str] | None = None,
+        second: TierSettings | None = None,
     ) -> None:
         self.capacity = capacity
         self.block_size = block_size
         self.words = words
         self.history = history
         self.policy = policy
+        self.fields = fields
+        self.second = second
         self.pool: Pool = new_pool(capacity)
-        self.homes: dict[str, Home] = {COMMON: self._new_home(COMMON, Tenant())}
+        self.second_pool = new_pool(0 if second is None else second.capacity_blocks)
+        lent = sum(tenant.second_tier_blocks for tenant in tenants.values())
+        total = 0 if second is None else second.capacity_blocks
+        if lent > total:
+            raise UsageError(
+                f"tenants have {lent:,} blocks of the second tier, which has {total:,}"
+            )
+        common = Tenant(second_tier_blocks=total - lent)
+        self.tenants: dict[str, Tenant] = {}
+        self.homes: dict[str, Home] = {COMMON: self._new_home(COMMON, common)}
         for name, tenant in tenants.items():
             self.add_tenant(name, tenant)
 
@@ -65,40 +80,66 @@ class Store:
         quota = tenant.quota_blocks
         capacity = self.capacity if quota is None else min(quota, self.capacity)
         history = capacity if self.history is None else max(self.history, capacity)
+        slots = tenant.second_tier_blocks
         partition = Partition(
             self.policy,
             self.pool,
             capacity=capacity,
             limit=capacity,
-            history=history,
+            history=history + slots,
             block_size=self.block_size,
             words=self.words,
-            columns=LiveColumns(),
+            columns=LiveColumns(self.fields),
         )
-        return Home(name, partition, tenant)
+        home = Home(name, partition, tenant)
+        if slots and self.second is not None:
+            home.second = SecondTier(partition, self.second, self.second_pool, slots, history)
+        return home
 
     def add_tenant(self, name: str, tenant: Tenant) -> None:
-        """Give a tenant blocks of its own. Raises UsageError where guarantees exceed the cache."""
-        if name in self.homes and name != COMMON:
-            raise UsageError(f"tenant {name!r} has blocks of its own already")
+        """Settle what a tenant may use; it gets blocks of its own if it has a limit or a share.
+
+        Raises UsageError for one that is settled, and where guarantees exceed the cache.
+        """
+        if name in self.tenants:
+            raise UsageError(f"tenant {name!r} is settled already")
         sure = tenant.guaranteed_blocks + sum(
-            home.tenant.guaranteed_blocks for home in self.homes.values() if home.name != name
+            home.tenant.guaranteed_blocks for home in self.homes.values()
         )
         if sure > self.capacity:
             raise UsageError(
                 f"tenant {name!r}: guaranteed blocks come to {sure:,}, and the cache has "
                 f"{self.capacity:,}"
             )
-        if name == COMMON:
-            home = self.homes[COMMON]
-            home.tenant = tenant
-            home.partition.live.counts[LIMIT] = tenant.quota_blocks or self.capacity
-            return
-        self.homes[name] = self._new_home(name, tenant)
+        if name == COMMON and tenant.is_apart:
+            raise UsageError("tenants without a name share what is left: give a name to limit one")
+        if tenant.is_apart:
+            self.homes[name] = self._new_home(name, tenant)
+        self.tenants[name] = tenant
 
     def home_of(self, tenant: str) -> Home:
         """Return where a tenant's blocks live: apart, or among all that have no limit."""
         return self.homes.get(tenant) or self.homes[COMMON]
+
+    def tenant(self, name: str) -> Tenant:
+        """Return a tenant's settings: the usual ones where it has none of its own."""
+        return self.tenants.get(name) or Tenant()
+
+    def set_policy(self, policy: Policy) -> None:
+        """Rank every partition of the first tier by another policy. O(N log N)."""
+        for home in self.homes.values():
+            home.partition.change_policy(policy)
+        self.policy = policy
+
+    def clear(self) -> None:
+        """Forget everything; nothing may be held. O(N)."""
+        self.pool.free[:] = np.arange(self.capacity - 1, -1, -1, dtype=np.int32)
+        self.pool.counts[FREE] = self.capacity
+        slots = len(self.second_pool.free)
+        self.second_pool.free[:] = np.arange(slots - 1, -1, -1, dtype=np.int32)
+        self.second_pool.counts[FREE] = slots
+        for name, home in list(self.homes.items()):
+            self.homes[name] = self._new_home(name, home.tenant)
 
     @property
     def free(self) -> int:
@@ -124,36 +165,47 @@ class Store:
 
     def most(self, home: Home) -> int:
         """Return how many blocks one request of a tenant could ever hold."""
-        limit = int(home.partition.live.counts[LIMIT])
-        sure = sum(other.tenant.guaranteed_blocks for other in self.homes.values())
-        del sure  # Guarantees are lent while idle: an idle cache gives all.
-        return min(limit, self.capacity)
+        return min(int(home.partition.live.counts[LIMIT]), self.capacity)
 
-    def make_room(self, home: Home, blocks: int, spare: int, now: float) -> list[Gone]:
-        """Let others give what ``home`` needs beyond the pool and its own fair part.
+    def _headroom(self, home: Home) -> int:
+        """Blocks that a tenant's limit lets it take from the pool."""
+        return max(0, int(home.partition.live.counts[LIMIT]) - home.partition.used)
 
-        Whoever is most above its guarantee gives first, the tenant that asks among them. Returns
-        what left. Does nothing where all fits, or cannot.
+    def _lendable(self, home: Home) -> int:
+        """Blocks that others than ``home`` could give. O(tenants)."""
+        return sum(each.lendable for each in self.homes.values() if each is not home)
+
+    def borrowable(self, home: Home) -> int:
+        """Return how many blocks more than its own partition says a tenant could have."""
+        if len(self.homes) == 1:
+            return 0
+        headroom = self._headroom(home)
+        return min(self.free + self._lendable(home), headroom) - min(self.free, headroom)
+
+    def make_room(self, home: Home, need: int, room: int, now: float) -> list[Gone]:
+        """Let others give what ``home`` takes from the pool beyond its own fair part.
+
+        ``need`` blocks, for ``room`` of which its own partition could see to by itself. Whoever is
+        most above its guarantee gives first, the tenant that asks among them. Returns what left.
+        The caller has made sure that all fits. O(tenants · blocks) at worst.
         """
         gone: list[Gone] = []
-        if len(self.homes) == 1:
-            return gone
-        short = min(blocks, int(home.partition.live.counts[LIMIT]) - home.partition.used)
-        short -= self.free
-        own = home.partition
-        wanted = short
+        headroom = self._headroom(home)
+        own = room - min(self.free, headroom)
+        own -= max(0, need - headroom)
+        wanted = min(need, headroom) - self.free
+        asking = home.excess + need
         while wanted > 0:
-            asking = home.excess + short if own.resident > own.locked else -1
             givers = [each for each in self.homes.values() if each is not home and each.lendable]
             giver = max(givers, key=lambda each: (each.excess, each.name), default=None)
-            if giver is None or (asking > giver.excess and own.resident - own.locked >= wanted):
+            if giver is None or (own >= wanted and asking - wanted >= giver.excess):
                 break
-            part = min(wanted, giver.lendable, max(1, (giver.excess - asking) // 2))
-            left = giver.partition.evict(part, now)
-            gone.extend(take_gone(giver, left))
-            wanted -= left
+            part = max(1, (giver.excess - asking + wanted) // 2) if own >= wanted else wanted
+            left = giver.partition.evict(min(part, wanted, giver.lendable), now)
             if not left:
                 break
+            gone.extend(take_gone(giver, left))
+            wanted -= left
         return gone
 
 

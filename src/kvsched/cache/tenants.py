@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from kvsched.foundation.errors import UsageError
 
+_BLOCKS = ("quota_blocks", "guaranteed_blocks", "max_pinned_blocks", "second_tier_blocks")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tenant:
@@ -23,11 +25,13 @@ class Tenant:
     """Its share of the admissions when many wait, against others' weights."""
     max_pinned_blocks: int | None = None
     """The most blocks of chains that it may have pinned; None: the cache's own limit alone."""
+    second_tier_blocks: int = 0
+    """Blocks of the second tier that are its alone; tenants without any share what is left."""
     over_quota: str = "reject"
     """What becomes of a request for which the quota has no room now: ``reject`` or ``queue``."""
 
     def __post_init__(self) -> None:
-        for name in ("quota_blocks", "guaranteed_blocks", "max_pinned_blocks"):
+        for name in _BLOCKS:
             value = getattr(self, name)
             least = 1 if name == "quota_blocks" else 0
             if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
@@ -49,4 +53,4 @@ class Tenant:
     @property
     def is_apart(self) -> bool:
         """Whether its blocks are kept apart from those of tenants without any limit."""
-        return self.quota_blocks is not None or self.guaranteed_blocks > 0
+        return bool(self.quota_blocks or self.guaranteed_blocks or self.second_tier_blocks)

@@ -246,7 +246,8 @@ def entry_point(bound: Callable[P, R], arguments: tuple[Any, ...]) -> Callable[P
         return bound
     import numba
 
-    signature = tuple(numba.typeof(argument) for argument in arguments)
+    typed: Any = numba.typeof
+    signature = tuple(typed(argument) for argument in arguments)
     dispatcher.compile(signature)
     found: Callable[P, R] = dispatcher.overloads[signature].entry_point
     return found

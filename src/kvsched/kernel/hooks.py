@@ -54,8 +54,9 @@ def resume(table: Table, state: Any, request: int, now: float, last_rank: int) -
     """A request that began earlier goes on at ``now``, or ends; columns are its own again.
 
     What it filled since is stored by the calls of `on_insert` that follow, the first with rank
-    ``last_rank``; at its end the root is released with that rank. A policy without one of its own
-    has `begin` here.
+    ``last_rank``, or hit where another request has stored the same; at its end the root is released
+    with that rank. No rank is at or below one that was given before. A policy without one of its
+    own has `begin` here.
     """
 
 

@@ -135,8 +135,6 @@ def _on_drop(table: Table, state: WTinyLFUState, node: int) -> None:
     segment = int(state.where[node])
     state.counts[segment] -= taken(table, node)
     if segment != PROBATION:
-        if node == state.cursor[segment]:
-            state.cursor[segment] = state.links[node, AHEAD]
         unlink(state.links, node)
 
 

@@ -1,0 +1,211 @@
+"""The four outcomes: who runs now, who waits, who runs with less, who does not run; and why."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from kvsched.cache.chain import Chain
+from kvsched.cache.events import Admitted, Hit, Queued, Rejected
+from kvsched.cache.lease import Lease
+from kvsched.cache.request import Admission, Outcome, Request
+from kvsched.cache.store import Home
+from kvsched.cache.waiting import Ticket, WaitingList
+
+if TYPE_CHECKING:
+    from kvsched.cache.scheduler import KVCacheScheduler
+
+Calls = list[Callable[[], None]]
+
+
+class Gate:
+    """Decides on requests, and keeps those that wait. The caller holds the lock."""
+
+    def __init__(self, cache: KVCacheScheduler) -> None:
+        self.cache = cache
+        self.settings = cache.settings
+        self.waiting = WaitingList(cache.settings.max_passes, self._weight)
+        self._spare = int(cache.settings.watermark * cache.store.capacity)
+
+    def _weight(self, tenant: str) -> float:
+        return self.cache.store.tenant(tenant).weight
+
+    def decide(self, request: Request, now: float) -> tuple[Admission, Calls]:
+        """Return a request's admission, and whom to call without the lock."""
+        cache = self.cache
+        chain = cache.maker.make(request)
+        home = cache.store.home_of(request.tenant)
+        if not self.waiting:
+            return self._fresh(request, chain, home, now), []
+        if self._is_past(request, now) or self._never(chain, home, request):
+            return self._fresh(request, chain, home, now), []
+        queued = self._queue(request, chain, "others wait before it")
+        if queued.ticket is None:
+            return queued, []
+        _, calls = self.pump(now)
+        return queued.ticket.admission or queued, calls
+
+    def _fresh(self, request: Request, chain: Chain, home: Home, now: float) -> Admission:
+        if self._is_past(request, now):
+            return self._reject(request, "its deadline has passed")
+        if self._never(chain, home, request):
+            return self._oversize(request, chain, home, now)
+        lease = self._try(request, chain, home, now)
+        if lease is not None:
+            return self._admit(lease, chain)
+        if self._is_over_quota(chain, home):
+            reason = f"the quota of tenant {home.name!r} has no room now"
+            if home.tenant.over_quota == "reject":
+                return self._reject(request, reason)
+        else:
+            reason = "the blocks it needs are held by others"
+        if self.settings.when_full == "queue":
+            return self._queue(request, chain, reason)
+        if self.settings.when_full == "degrade":
+            return self._degrade(request, chain, home, reason, now)
+        return self._reject(request, reason)
+
+    def _try(self, request: Request, chain: Chain, home: Home, now: float) -> Lease | None:
+        cache = self.cache
+        spare = -(-request.reserve_tokens // cache.block_size) if request.reserve_tokens else 0
+        if self._spare and cache.leases:
+            spare += self._spare
+        return cache.blocks.hold(cache, request, chain, home, spare, now)
+
+    def _never(self, chain: Chain, home: Home, request: Request) -> bool:
+        size = self.cache.block_size
+        most = -(-(chain.tokens + request.reserve_tokens) // size)
+        return max(most, chain.blocks) > self.cache.store.most(home)
+
+    def _is_past(self, request: Request, now: float) -> bool:
+        return request.deadline_s is not None and request.deadline_s < now
+
+    def _is_over_quota(self, chain: Chain, home: Home) -> bool:
+        if home.tenant.quota_blocks is None:
+            return False
+        partition = home.partition
+        held = partition.used - partition.resident + partition.locked
+        hits, _, _ = partition.probe(chain.keys, chain.space, 0)
+        return held + chain.blocks - hits > home.tenant.quota_blocks
+
+    # Outcomes
+
+    def _admit(self, lease: Lease, chain: Chain) -> Admission:
+        cache = self.cache
+        cache.leases[lease.id] = lease
+        counters = cache.counters
+        hits = lease.hit_tokens
+        loaded = 0
+        if lease.loaded_blocks:
+            loaded = hits - min((lease.hit_blocks - lease.loaded_blocks) * cache.block_size, hits)
+        counters.admitted += 1
+        counters.prompt_tokens += chain.tokens
+        counters.prompt_tokens_cached += hits
+        counters.prefix_cache_queries += chain.tokens
+        counters.prefix_cache_hits += hits - loaded
+        if lease._home.second is not None:
+            counters.external_prefix_cache_queries += chain.tokens - (hits - loaded)
+            counters.external_prefix_cache_hits += loaded
+        counters.blocks_stored += lease.stored_blocks
+        self.waiting.admitted(lease.request, chain.tokens)
+        if lease.moves:
+            cache.blocks.tell_moves(lease.moves)
+        if cache.events.on:
+            name = lease.request.id or ""
+            degraded = lease.outcome is Outcome.DEGRADE
+            cache.events.add(Admitted(name, lease.reason, degraded))
+            if hits:
+                cache.events.add(Hit(name, hits, loaded))
+        return Admission(lease.outcome, lease.reason, lease)
+
+    def _oversize(self, request: Request, chain: Chain, home: Home, now: float) -> Admission:
+        most = self.cache.store.most(home)
+        reason = f"it needs {chain.blocks:,} blocks, and at most {most:,} can ever be held"
+        if request.reserve_tokens:
+            reason += f" (with room for {request.reserve_tokens:,} more tokens)"
+        if self.settings.when_oversize == "degrade":
+            return self._degrade(request, chain, home, reason, now)
+        return self._reject(request, reason)
+
+    def _degrade(
+        self, request: Request, chain: Chain, home: Home, reason: str, now: float
+    ) -> Admission:
+        cache = self.cache
+        how = self.settings.degrade
+        if how == "head":
+            lease = cache.blocks.hold(cache, request, chain, home, -1, now)
+        else:
+            lease = cache.blocks.hold_hits(cache, request, chain, home, now, to_tier=how == "tier")
+        if lease is None:
+            return self._reject(request, reason)
+        whole = len(lease._blocks) >= chain.blocks
+        lease.outcome = Outcome.ADMIT if whole else Outcome.DEGRADE
+        if not whole:
+            cache.counters.degraded += 1
+            lease.reason = f"{reason}: {_LESS[how]}"
+        return self._admit(lease, chain)
+
+    def _queue(self, request: Request, chain: Chain, reason: str) -> Admission:
+        settings = self.settings
+        if len(self.waiting) >= settings.max_waiting:
+            return self._reject(request, f"the queue is full: {len(self.waiting):,} wait; {reason}")
+        most = settings.max_waiting_tokens
+        if most is not None and self.waiting.tokens + chain.tokens > most:
+            return self._reject(
+                request, f"the queue is full: {self.waiting.tokens:,} tokens wait; {reason}"
+            )
+        ticket = self.waiting.add(self.cache, request, chain.tokens)
+        self.cache.counters.queued += 1
+        if self.cache.events.on:
+            self.cache.events.add(Queued(request.id or "", reason))
+        return Admission(Outcome.QUEUE, reason, None, ticket)
+
+    def _reject(self, request: Request, reason: str) -> Admission:
+        self.cache.counters.rejected += 1
+        if self.cache.events.on:
+            self.cache.events.add(Rejected(request.id or "", reason))
+        return Admission(Outcome.REJECT, reason)
+
+    # Those that wait
+
+    def cancel(self, ticket: Ticket) -> bool:
+        """Take a ticket out; False if its turn has come."""
+        return self.waiting.remove(ticket, self.cache.maker.make(ticket.request).tokens)
+
+    def pump(self, now: float) -> tuple[list[Admission], Calls]:
+        """Admit all whose turn it is and who fit; reject those past their deadline."""
+        settled: list[Admission] = []
+        calls: Calls = []
+        for ticket in self.waiting.overdue(now):
+            self._settle(
+                ticket, self._reject(ticket.request, "its deadline has passed"), settled, calls
+            )
+        while True:
+            admission = None
+            for ticket in self.waiting.turns():
+                chain = self.cache.maker.make(ticket.request)
+                home = self.cache.store.home_of(ticket.request.tenant)
+                lease = self._try(ticket.request, chain, home, now)
+                if lease is not None:
+                    lease.reason = "its turn came"
+                    admission = self._admit(lease, chain)
+                    self._settle(ticket, admission, settled, calls)
+                    break
+            if admission is None:
+                return settled, calls
+
+    def _settle(
+        self, ticket: Ticket, admission: Admission, settled: list[Admission], calls: Calls
+    ) -> None:
+        self.cancel(ticket)
+        settled.append(admission)
+        for callback in ticket.settle(admission):
+            calls.append(functools.partial(callback, admission))
+
+
+_LESS = {
+    "head": "the head that fits is stored",
+    "unstored": "what is missing is not stored",
+    "tier": "what is missing is stored in the second tier",
+}

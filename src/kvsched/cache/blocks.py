@@ -1,0 +1,471 @@
+"""Leases over partitions: hold, grow, share and release blocks; say what moved and what left."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvsched.cache import kernel
+from kvsched.cache.chain import Chain, ChainMaker
+from kvsched.cache.events import BlockHash, BlockRemoved, BlockStored, EventLog, Moved
+from kvsched.cache.lease import Lease
+from kvsched.cache.metrics import Counters
+from kvsched.cache.partition import NO_SPACE
+from kvsched.cache.request import Move, Request
+from kvsched.cache.state import COMPUTING, NEVER, READY
+from kvsched.cache.store import Gone, Home, Store, take_gone
+from kvsched.foundation.errors import UsageError
+
+if TYPE_CHECKING:
+    from kvsched.cache.scheduler import KVCacheScheduler
+
+WHY = ("policy", "lifetime", "level", "failed", "cleared")
+_NO_BLOCKS = np.zeros(0, np.int32)
+
+
+def request_values(request: Request, chain: Chain, now: float) -> dict[str, Any]:
+    """Return what policies may read of a request, by column."""
+    return {
+        "time_s": now,
+        "input_tokens": chain.tokens,
+        "output_tokens": request.output_tokens,
+        "tenant": request.tenant or None,
+        "session": request.session,
+        "type": request.type,
+        "model": request.model,
+        "turn": request.turn,
+        "priority": request.priority,
+        "deadline_s": request.deadline_s,
+        "delay_s": request.delay_s,
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """Keys of the blocks that become full, and what is behind them."""
+
+    keys: NDArray[np.int64]
+    tail: list[int] | None
+    last_hash: bytes | None
+
+
+class BlockManager:
+    """What a lease holds, and how it changes. The caller holds the lock."""
+
+    def __init__(
+        self, store: Store, maker: ChainMaker, events: EventLog, counters: Counters
+    ) -> None:
+        self.store = store
+        self.maker = maker
+        self.events = events
+        self.counters = counters
+        self.block_size = maker.block_size
+        self.levels = True
+        self.shared: dict[int, int] = {}
+        """Blocks without a node that several leases hold, and how many."""
+        self._number = 0
+
+    # Looking up and holding
+
+    def fits(self, home: Home, chain: Chain) -> tuple[int, int, int]:
+        """Return blocks that would hit, blocks needed, and blocks that could be had. O(chain)."""
+        partition = home.partition
+        hits, need, room = partition.probe(chain.keys, chain.space, chain.extra)
+        return hits, need, room + self.store.borrowable(home)
+
+    def hold(
+        self,
+        cache: KVCacheScheduler,
+        request: Request,
+        chain: Chain,
+        home: Home,
+        spare: int,
+        now: float,
+    ) -> Lease | None:
+        """Return a lease for a chain; None, with nothing changed, if it does not fit.
+
+        ``spare``: blocks that must stay to be had beside; −1 stores the head that fits.
+        """
+        partition = home.partition
+        moves: list[Move] = []
+        if len(self.store.homes) > 1 and not self._borrow(home, chain, spare, now, moves):
+            return None
+        self._announce(home, request, chain, now)
+        second = home.second
+        found = second.hold_below(partition, chain, now) if second is not None else None
+        held = False
+        try:
+            held = partition.acquire(
+                chain.keys, chain.space, chain.extra, spare, now, chain.last_tokens
+            )
+        finally:
+            if found is not None and second is not None and not held:
+                second.let_go(found, now)
+        if not held:
+            return None
+        report = partition.report.tolist()
+        hits, stored, taken, gone, _, waits = report[:6]
+        out = partition.out
+        nodes = hits + stored
+        lease = Lease(cache, home, request, self._number)
+        self._number += 1
+        lease._nodes = out.nodes[:nodes].copy()
+        lease._blocks = out.blocks[: hits + taken].tolist()
+        self._left(take_gone(home, gone) if gone and self._watched(home) else (), gone, moves, now)
+        loaded = 0
+        if second is not None and found is not None:
+            loaded = second.load(found, lease, hits, moves, now)
+        self._describe(lease, chain, hits, loaded, waits)
+        lease.moves = tuple(moves)
+        if self.events.on and stored:
+            self._stored(lease, hits, chain)
+        return lease
+
+    def _borrow(self, home: Home, chain: Chain, spare: int, now: float, moves: list[Move]) -> bool:
+        """Have other tenants give what is asked, if that makes it fit."""
+        partition = home.partition
+        _, need, room = partition.probe(chain.keys, chain.space, chain.extra)
+        return self._give(home, need, room, spare, now, moves)
+
+    def _give(
+        self, home: Home, need: int, room: int, spare: int, now: float, moves: list[Move]
+    ) -> bool:
+        if spare >= 0 and need + spare > room + self.store.borrowable(home):
+            return False
+        gone = self.store.make_room(home, need, room, now)
+        self._left(gone, len(gone), moves, now)
+        return True
+
+    def _announce(
+        self, home: Home, request: Request, chain: Chain, now: float, *, again: bool = False
+    ) -> None:
+        columns = home.partition.columns
+        if columns.asked:
+            columns.write(request_values(request, chain, now), again=again)
+
+    def _describe(self, lease: Lease, chain: Chain, hits: int, loaded: int, waits: int) -> None:
+        size = self.block_size
+        found = hits + loaded
+        lease.hit_blocks = found
+        lease.loaded_blocks = loaded
+        lease.hit_tokens = min(found * size, chain.tokens)
+        lease.computed_tokens = min(hits * size, chain.tokens)
+        lease.waits_for_blocks = max(0, hits - waits)
+        lease.prompt_blocks = chain.blocks
+        lease.tokens = min(chain.tokens, len(lease._blocks) * size)
+        lease.stored_blocks = len(lease._nodes) - hits
+        if len(lease._nodes) == len(chain.keys):
+            lease._last_hash, lease._tail = chain.last_hash, chain.tail
+            if lease._tail is not None:
+                lease._tail = list(lease._tail)
+
+    def hold_hits(
+        self,
+        cache: KVCacheScheduler,
+        request: Request,
+        chain: Chain,
+        home: Home,
+        now: float,
+        *,
+        to_tier: bool,
+    ) -> Lease | None:
+        """Return a lease of what is cached alone; what is missing may go to the second tier."""
+        hits, _, _ = self.fits(home, chain)
+        cut = dataclasses.replace(chain, keys=chain.keys[:hits].copy(), blocks=hits)
+        lease = self.hold(cache, request, cut, home, -1, now)
+        if lease is None:
+            return None
+        lease.prompt_blocks = chain.blocks
+        lease._tail = None
+        if to_tier and home.second is not None:
+            lease.spilled = home.second.spill(home.partition, lease, chain, now)
+        return lease
+
+    # Growing
+
+    def grow(
+        self, lease: Lease, tokens: int, ids: list[int] | None, hashes: Any, now: float
+    ) -> tuple[list[int], list[Move]] | None:
+        """Add tokens to a lease: return new blocks and moves, or None if there is no room.
+
+        Raises UsageError for hashes that do not fit, with nothing changed.
+        """
+        size = self.block_size
+        total = lease.tokens + tokens
+        copied = self._must_copy(lease) if tokens else None
+        plan = self._plan(lease, total, copied, ids, hashes)
+        new = -(-total // size) - len(lease._blocks)
+        wanted = new + (copied is not None)
+        moves: list[Move] = []
+        blocks: list[int] = []
+        if wanted:
+            taken = self._take(lease._home, wanted, now, moves)
+            if taken is None:
+                return None
+            blocks = taken.tolist()
+        if copied is not None:
+            fresh = blocks.pop(0)
+            moves.append(Move("copy", lease._blocks[copied], fresh))
+            self._replace(lease, copied, fresh, now)
+        lease._blocks.extend(blocks)
+        lease.tokens = total
+        lease._tail, lease._last_hash = plan.tail, plan.last_hash
+        self._store(lease, plan.keys, now)
+        return blocks, moves
+
+    def _plan(
+        self, lease: Lease, total: int, copied: int | None, ids: list[int] | None, hashes: Any
+    ) -> _Plan:
+        """Work out the keys of the blocks that become full. Changes nothing."""
+        size = self.block_size
+        if hashes is None and (ids is None or lease._tail is None):
+            # Nothing behind tokens that nobody named can be found again.
+            tail = lease._tail if total == lease.tokens else None
+            return _Plan(self.maker.keys([]), tail, lease._last_hash)
+        if hashes is None:
+            behind = [*(lease._tail or []), *(ids or [])]
+            made = self.maker.hash(lease.request, behind, lease._last_hash)
+            last = made[-1] if made else lease._last_hash
+            return _Plan(self.maker.keys(made), behind[len(made) * size :], last)
+        keys = self.maker.keys(hashes)
+        start = len(lease._nodes)
+        if copied is not None and copied < start:
+            start -= 1
+        if start + len(keys) > total // size:
+            raise UsageError(
+                f"{len(keys)} hashes for blocks from {start} on, but {total} tokens fill "
+                f"{total // size} blocks"
+            )
+        return _Plan(keys, None, None)
+
+    def _must_copy(self, lease: Lease) -> int | None:
+        """Return the place of a partial last block that others may read, or None."""
+        if lease.tokens % self.block_size == 0:
+            return None
+        last = len(lease._blocks) - 1
+        return last if last < len(lease._nodes) or lease._blocks[last] in self.shared else None
+
+    def _replace(self, lease: Lease, place: int, fresh: int, now: float) -> None:
+        """Put a block of the lease's own where one stands that it only shares."""
+        old = lease._blocks[place]
+        lease._blocks[place] = fresh
+        if place == len(lease._nodes):
+            self._unshare([old])
+            return
+        # A partial block that is cached stays as it is; the lease's chain now ends above it.
+        partition = lease._home.partition
+        node = lease._nodes[place:]
+        lease._nodes = lease._nodes[:place]
+        if place:
+            partition.share(int(lease._nodes[-1]))
+        self._end(lease, node, _NO_BLOCKS, 1, now)
+
+    def _take(
+        self, home: Home, blocks: int, now: float, moves: list[Move]
+    ) -> NDArray[np.int32] | None:
+        partition = home.partition
+        if len(self.store.homes) > 1:
+            _, need, room = partition.probe(partition.no_keys, NO_SPACE, blocks)
+            if not self._give(home, need, room, 0, now, moves):
+                return None
+        taken = partition.take(blocks, 0, now)
+        if taken is None:
+            return None
+        left = int(partition.report[kernel.EVICTED])
+        self._left(take_gone(home, left) if left and self._watched(home) else (), left, moves, now)
+        return taken
+
+    def _store(self, lease: Lease, keys: NDArray[np.int64], now: float) -> None:
+        """Store full blocks of the lease's own under keys, as far as nobody else writes them."""
+        start = len(lease._nodes)
+        mine = lease._blocks[start : start + len(keys)]
+        count = next((at for at, block in enumerate(mine) if block in self.shared), len(mine))
+        keys = np.ascontiguousarray(keys[:count])
+        if not count:
+            return
+        home = lease._home
+        chain = self.maker.make(lease.request)
+        self._announce(home, lease.request, chain, now, again=True)
+        there = home.partition.grow(
+            lease.deepest, keys, chain.space, np.array(mine[:count], np.int32), now
+        )
+        first_new = start
+        nodes = home.partition.out.nodes[:count].copy()
+        for at in range(start, start + there):
+            lease._own[at] = lease._blocks[at]
+            first_new = at + 1
+        lease._nodes = np.concatenate([lease._nodes, nodes])
+        lease.stored_blocks += count - there
+        self.counters.blocks_stored += count - there
+        if self.events.on and there < count:
+            self._stored(lease, first_new, chain)
+
+    # Sharing and releasing
+
+    def fork(self, cache: KVCacheScheduler, lease: Lease) -> Lease:
+        """Return a lease that holds the same blocks. O(blocks)."""
+        twin = Lease(cache, lease._home, lease.request, self._number)
+        self._number += 1
+        for name in (
+            "_last_hash", "computed_tokens", "hit_blocks", "hit_tokens", "loaded_blocks",
+            "lost_from", "outcome", "prompt_blocks", "reason", "tokens", "waits_for_blocks",
+        ):  # fmt: skip
+            setattr(twin, name, getattr(lease, name))
+        twin._nodes = lease._nodes
+        twin._blocks = list(lease._blocks)
+        twin._own = dict(lease._own)
+        twin._tail = None if lease._tail is None else list(lease._tail)
+        if len(lease._nodes):
+            lease._home.partition.share(lease.deepest)
+        for block in self._private(lease):
+            self.shared[block] = self.shared.get(block, 1) + 1
+        return twin
+
+    def _private(self, lease: Lease) -> list[int]:
+        """Blocks of a lease that hold no node."""
+        return [*lease._own.values(), *lease._blocks[len(lease._nodes) :]]
+
+    def _unshare(self, blocks: Iterable[int]) -> list[int]:
+        """Return the blocks that nobody else holds; of the others there is one holder less."""
+        alone = []
+        for block in blocks:
+            holders = self.shared.get(block, 1)
+            if holders == 1:
+                alone.append(block)
+            elif holders == 2:
+                del self.shared[block]
+            else:
+                self.shared[block] = holders - 1
+        return alone
+
+    def release(self, lease: Lease, keep: int, now: float) -> list[Move]:
+        """End a lease; nodes from ``keep`` on are dropped where nobody else holds them."""
+        home = lease._home
+        partition = home.partition
+        moves: list[Move] = []
+        private: Any = self._private(lease) if lease._own or lease.extra_blocks else _NO_BLOCKS
+        if len(private) and self.shared:
+            private = self._unshare(private)
+        dropped = self._end(lease, lease._nodes, np.asarray(private, np.int32), keep, now)
+        if dropped:
+            self._left(take_gone(home, dropped), dropped, moves, now)
+        if home.second is not None and home.second.writes_through and keep:
+            home.second.write_through(partition, lease._nodes[:keep], moves, now)
+        return moves
+
+    def _end(
+        self,
+        lease: Lease,
+        nodes: NDArray[np.int32],
+        private: NDArray[np.int32],
+        keep: int,
+        now: float,
+    ) -> int:
+        """Release nodes of a lease; return how many were dropped."""
+        request = lease.request
+        level = request.priority if self.levels else 0
+        expires = NEVER
+        if request.lifetime_s is not None:
+            expires = min(int((now + request.lifetime_s) * 1e6), NEVER - 1)
+        partition = lease._home.partition
+        if partition.columns.asked:
+            chain = self.maker.make(request)
+            self._announce(lease._home, request, chain, now, again=True)
+        return partition.release(nodes, private, keep, now, level, expires)
+
+    def lose(self, lease: Lease, first: int, leases: Iterable[Lease]) -> list[Lease]:
+        """Distrust a lease's nodes from ``first`` on; return other leases that hold any of them.
+
+        They are found no more. O(leases).
+        """
+        home = lease._home
+        bad = int(lease._nodes[first])
+        home.partition.lose(lease._nodes, first)
+        hit = []
+        for other in leases:
+            if other is lease or other._home is not home or len(other._nodes) <= first:
+                continue
+            if int(other._nodes[first]) == bad:
+                home.partition.lose(other._nodes, first)
+                other.lost_from = first if other.lost_from is None else min(other.lost_from, first)
+                hit.append(other)
+        return hit
+
+    # What is said about it
+
+    def _watched(self, home: Home) -> bool:
+        return self.events.on or home.second is not None
+
+    def _left(self, gone: Iterable[Gone], count: int, moves: list[Move], now: float) -> None:
+        """Count what left, tell it, and keep it in the second tier where there is one."""
+        self.counters.blocks_evicted += count
+        for each in gone:
+            if each.why == kernel.BY_LIFETIME:
+                self.counters.blocks_expired += 1
+            elif each.why == kernel.UNCOMPUTED:
+                self.counters.blocks_dropped += 1
+            second = each.home.second
+            live = each.home.partition.live
+            if second is not None and live.ready[each.node] == READY:
+                second.keep(each.node, each.block, moves, now)
+            elif second is not None:
+                second.cut(each.node)
+            if self.events.on:
+                self.events.add(BlockRemoved([self.hash_of(each.key)], reason=WHY[each.why]))
+
+    def mark_ready(self, lease: Lease) -> None:
+        """Mark the blocks of a lease that are in place. O(blocks)."""
+        done = lease.computed_tokens // self.block_size
+        if lease.computed_tokens == lease.tokens:
+            done = len(lease._nodes)
+        ready = lease._home.partition.live.ready
+        nodes = lease._nodes[:done]
+        nodes = nodes[ready[nodes] == COMPUTING]
+        ready[nodes] = READY
+
+    def expire(self, now: float) -> int:
+        """Let all leave whose lifetime has ended; return how many."""
+        total = 0
+        for home in self.store.homes.values():
+            count = home.partition.expire(now)
+            self.counters.blocks_evicted += count
+            self.counters.blocks_expired += count
+            if self.events.on:
+                for each in take_gone(home, count):
+                    self.events.add(BlockRemoved([self.hash_of(each.key)], reason="lifetime"))
+            total += count
+        return total
+
+    def tell_moves(self, moves: Iterable[Move]) -> None:
+        """Tell of moves, and count them."""
+        for move in moves:
+            if move.kind == "offload":
+                self.counters.offloads += 1
+            elif move.kind == "load":
+                self.counters.loads += 1
+            if self.events.on:
+                self.events.add(Moved(move.kind, move.source, move.target, move.block_hash))
+
+    def hash_of(self, key: NDArray[np.int64]) -> BlockHash:
+        """Return a key as it was handed in."""
+        return self.maker.to_hash(key)
+
+    def _stored(self, lease: Lease, first: int, chain: Chain) -> None:
+        """Tell that a lease's nodes from ``first`` on were stored."""
+        keys = lease._home.partition.names.keys
+        nodes = lease._nodes
+        hashes = [self.hash_of(keys[node]) for node in nodes[first:]]
+        parent = self.hash_of(keys[nodes[first - 1]]) if first else None
+        size = self.block_size
+        ids = lease.request.token_ids
+        tokens: list[int] = []
+        if ids is not None and len(nodes) <= len(chain.keys):
+            tokens = [int(token) for token in ids[first * size : len(nodes) * size]]
+        self.events.add(
+            BlockStored(hashes, parent, tokens, size, lora_name=lease.request.lora_name)
+        )
