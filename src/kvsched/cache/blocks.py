@@ -254,7 +254,7 @@ class BlockManager:
         """Put a block of the lease's own where one stands that it only shares."""
         old = lease._blocks[place]
         lease._blocks[place] = fresh
-        if place == len(lease._nodes):
+        if place >= len(lease._nodes):
             self._unshare([old])
             return
         # A partial block that is cached stays as it is; the lease's chain now ends above it.
