@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from kvsched.cache import kernel
 from kvsched.cache.chain import Chain, ChainMaker
-from kvsched.cache.events import BlockHash, BlockRemoved, BlockStored, EventLog, Moved
+from kvsched.cache.events import WHY, BlockHash, BlockRemoved, BlockStored, EventLog, Moved
 from kvsched.cache.lease import Lease
 from kvsched.cache.metrics import Counters
 from kvsched.cache.partition import NO_SPACE, Partition
@@ -24,7 +24,6 @@ from kvsched.foundation.errors import UsageError
 if TYPE_CHECKING:
     from kvsched.cache.scheduler import KVCacheScheduler
 
-WHY = ("policy", "lifetime", "level", "failed", "cleared")
 _NO_BLOCKS = np.zeros(0, np.int32)
 
 
