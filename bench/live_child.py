@@ -30,6 +30,8 @@ BLOCK_SIZE = 16
 PREFIXES = 10_000
 CAPACITY = 40_000
 """Blocks; the prefixes have about 85,000."""
+SOAKED = 3_000
+"""Blocks of the soak's cache: what threads hold does not always fit."""
 TENANTS = ("", "apart", "sure", "small")
 POLICIES = ("lru", "lfu", "s3fifo", "gdsf", "fifo", "arc", "wtinylfu", "sieve")
 EVERY = 20_000
@@ -48,13 +50,13 @@ def resident_bytes() -> int:
 def new_cache() -> KVCacheScheduler:
     """A cache that has tenants of every kind."""
     return KVCacheScheduler(
-        capacity_blocks=CAPACITY,
+        capacity_blocks=SOAKED,
         block_size=BLOCK_SIZE,
         policy="lru",
         tenants={
-            "apart": Tenant(quota_blocks=CAPACITY // 4),
-            "sure": Tenant(guaranteed_blocks=CAPACITY // 8, weight=2.0),
-            "small": Tenant(quota_blocks=2_000, max_pinned_blocks=200),
+            "apart": Tenant(quota_blocks=SOAKED // 4),
+            "sure": Tenant(guaranteed_blocks=SOAKED // 8, weight=2.0),
+            "small": Tenant(quota_blocks=SOAKED // 20, max_pinned_blocks=40),
         },
     )
 

@@ -15,7 +15,7 @@ from kvsched.cache.chain import Chain, ChainMaker
 from kvsched.cache.events import WHY, BlockHash, BlockRemoved, BlockStored, EventLog, Moved
 from kvsched.cache.lease import Lease
 from kvsched.cache.metrics import Counters
-from kvsched.cache.partition import NO_SPACE
+from kvsched.cache.partition import NO_SPACE, Partition
 from kvsched.cache.request import Move, Request
 from kvsched.cache.state import COMPUTING, NEVER, READY
 from kvsched.cache.store import Gone, Home, Store, take_gone
@@ -27,11 +27,14 @@ if TYPE_CHECKING:
 _NO_BLOCKS = np.zeros(0, np.int32)
 
 
-def request_values(request: Request, chain: Chain, now: float) -> dict[str, Any]:
-    """Return what policies may read of a request, by column."""
+def request_values(
+    request: Request, chain: Chain, now: float, shift_s: float = 0.0
+) -> dict[str, Any]:
+    """Return what policies may read of a request, by column; moments are ``shift_s`` later."""
+    deadline = request.deadline_s
     return {
-        "time_s": now,
-        "input_tokens": chain.tokens,
+        "time_s": now + shift_s,
+        "input_tokens": chain.tokens if request.input_tokens is None else request.input_tokens,
         "output_tokens": request.output_tokens,
         "tenant": request.tenant or None,
         "session": request.session,
@@ -39,7 +42,7 @@ def request_values(request: Request, chain: Chain, now: float) -> dict[str, Any]
         "model": request.model,
         "turn": request.turn,
         "priority": request.priority,
-        "deadline_s": request.deadline_s,
+        "deadline_s": None if deadline is None else deadline + shift_s,
         "delay_s": request.delay_s,
     }
 
@@ -145,7 +148,8 @@ class BlockManager:
     ) -> None:
         columns = home.partition.columns
         if columns.asked:
-            columns.write(request_values(request, chain, now), again=again)
+            shift = home.partition.shift_s
+            columns.write(request_values(request, chain, now, shift), again=again)
 
     def _describe(self, lease: Lease, chain: Chain, hits: int, loaded: int, waits: int) -> None:
         size = self.block_size
@@ -321,11 +325,11 @@ class BlockManager:
         twin._tail = None if lease._tail is None else list(lease._tail)
         if len(lease._nodes):
             lease._home.partition.share(lease.deepest)
-        for block in self._private(lease):
+        for block in self.private(lease):
             self.shared[block] = self.shared.get(block, 1) + 1
         return twin
 
-    def _private(self, lease: Lease) -> list[int]:
+    def private(self, lease: Lease) -> list[int]:
         """Blocks of a lease that hold no node."""
         return [*lease._own.values(), *lease._blocks[len(lease._nodes) :]]
 
@@ -347,7 +351,7 @@ class BlockManager:
         home = lease._home
         partition = home.partition
         moves: list[Move] = []
-        private: Any = self._private(lease) if lease._own or lease.extra_blocks else _NO_BLOCKS
+        private: Any = self.private(lease) if lease._own or lease.extra_blocks else _NO_BLOCKS
         if len(private) and self.shared:
             private = self._unshare(private)
         dropped = self._end(lease, lease._nodes, np.asarray(private, np.int32), keep, now)
@@ -367,15 +371,19 @@ class BlockManager:
     ) -> int:
         """Release nodes of a lease; return how many were dropped."""
         request = lease.request
-        level = request.priority if self.levels else 0
-        expires = NEVER
-        if request.lifetime_s is not None:
-            expires = min(int((now + request.lifetime_s) * 1e6), NEVER - 1)
         partition = lease._home.partition
+        level, expires = self.retention(request, partition, now)
         if partition.columns.asked:
             chain = self.maker.make(request)
             self._announce(lease._home, request, chain, now, again=True)
         return partition.release(nodes, private, keep, now, level, expires)
+
+    def retention(self, request: Request, partition: Partition, now: float) -> tuple[int, int]:
+        """Return the level and the expiry that a request's blocks get at a release ``now``."""
+        expires = NEVER
+        if request.lifetime_s is not None:
+            expires = min(int((partition.time(now) + request.lifetime_s) * 1e6), NEVER - 1)
+        return int(request.priority) if self.levels else 0, expires
 
     def lose(self, lease: Lease, first: int, leases: Iterable[Lease]) -> list[Lease]:
         """Distrust a lease's nodes from ``first`` on; return other leases that hold any of them.
@@ -413,7 +421,7 @@ class BlockManager:
             if second is not None and live.ready[each.node] == READY:
                 second.keep(each.node, each.block, moves, now)
             elif second is not None:
-                second.cut(each.node)
+                second.cut(each.node, now)
             if self.events.on:
                 self.events.add(BlockRemoved([self.hash_of(each.key)], reason=WHY[each.why]))
 

@@ -11,7 +11,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kvsched.cache.names import find, hide, is_idle, name, rest, wake
+from kvsched.cache.names import (
+    find,
+    hide,
+    is_idle,
+    lay_paths,
+    look_ahead,
+    name,
+    rest,
+    wake,
+)
 from kvsched.cache.state import (
     CLOSED,
     COMPUTING,
@@ -96,8 +105,10 @@ EVICTED = 3
 DEEPEST = 4
 WAITS = 5
 ROOM = 6
+SEEN = 7
 """Places in ``report``: nodes hit and stored, blocks taken, nodes that left, the deepest node held,
-the first hit that is still being computed (or the hits), and blocks that there was room for."""
+the first hit that is still being computed (or the hits), blocks that there was room for, and
+nothing that means anything."""
 
 
 def _lock(live: Live, node: int) -> None:
@@ -310,7 +321,7 @@ def _walk(
     waits = -1
     at = 0
     while at < length:
-        node = find(live, deepest, keys, at, space)
+        node = find(live, deepest, keys, at, space, int(out.paths[at]))
         if node == NONE or live.table.resident[node] == 0:
             break
         out.nodes[at] = node
@@ -410,13 +421,14 @@ def _find(
     keys: NDArray[np.int64],
     row: int,
     space: NDArray[np.int64],
+    path: int,
     tokens: int,
     block_size: int,
 ) -> int:
     """Return the number of a key that is to be stored; a new one waits among the idle."""
-    node = find(live, deepest, keys, row, space)
+    node = find(live, deepest, keys, row, space, path)
     if node == NONE:
-        node = name(live, state, deepest, keys, row, space, tokens, block_size)
+        node = name(live, state, deepest, keys, row, space, path, tokens, block_size)
         rest(live, node)
     return node
 
@@ -448,7 +460,9 @@ def _store(
         is_node = at < length
         if is_node and node == NONE:
             tokens = last_tokens if at == length - 1 else block_size
-            node = _find(live, state, deepest, keys, at, space, tokens, block_size)
+            node = _find(
+                live, state, deepest, keys, at, space, int(out.paths[at]), tokens, block_size
+            )
         full = pool.counts[FREE] == 0 or counts[USED] >= counts[LIMIT]
         short = full and how != GROW and how < EVICT
         if short or (how == EVICT and evicted < extra) or how == EXPIRE:
@@ -553,6 +567,7 @@ def operate(
             _share(live, state, base)
         return OK
     out.report[DEEPEST] = base
+    out.report[SEEN] = lay_paths(live, out, base, keys, space, length)
     hits = _walk(live, out, base, keys, space, length)
     deepest = int(out.report[DEEPEST])
     if how == ACQUIRE and base != NONE:
@@ -566,6 +581,7 @@ def operate(
         if hits > 0:
             _unlock(live, deepest)
         return OK if fits else NO_ROOM
+    out.report[SEEN] = look_ahead(live, length - hits)
     rank = int(live.counts[RANK]) + length - 1
     live.counts[RANK] += max(length, 1)
     _hit(live, state, out, how, base, deepest, hits, was_open, rank, now)

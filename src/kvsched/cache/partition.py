@@ -82,6 +82,8 @@ class Partition:
         else:
             self.names = above.names
             self.live = self._below(above.live, capacity, limit)
+        self.shift_s = 0.0
+        """Added to every moment: a restored cache goes on from the moment of saving."""
         self.out: Out = new_out(capacity)
         self.report: NDArray[np.int64] = self.out.report
         self.compiled = compilation_enabled()
@@ -171,7 +173,7 @@ class Partition:
             length,
             extra,
             whole,
-            now,
+            now + self.shift_s,
             level,
             expires,
             last_tokens,
@@ -302,11 +304,11 @@ class Partition:
         self.out.nodes[: len(nodes)] = nodes
         self._call(kernel.UNHOLD, length=len(nodes))
 
-    def drop(self, node: int) -> None:
+    def drop(self, node: int, now: float) -> None:
         """Drop one evictable node, whatever the policy says."""
         self.share(node)
         self.out.nodes[0] = node
-        self._call(kernel.RELEASE, length=1, whole=0)
+        self._call(kernel.RELEASE, length=1, whole=0, now=now)
 
     def forget(self, numbers: int) -> None:
         """Have the policy forget the numbers that are reused next."""
@@ -315,6 +317,10 @@ class Partition:
     def share(self, node: int) -> None:
         """Hold a held node once more."""
         self._call(kernel.SHARE, base=node)
+
+    def time(self, now: float) -> float:
+        """Return a moment of the cache's clock as this partition counts it."""
+        return now + self.shift_s
 
     @property
     def resident(self) -> int:

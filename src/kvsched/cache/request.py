@@ -67,6 +67,8 @@ class Request:
     turn: int | None = None
     type: str | None = None
     model: str | None = None
+    input_tokens: int | None = None
+    """Tokens of the prompt, for policies that ask, where not all of it is to be held."""
     output_tokens: int | None = None
     """Tokens that it is thought to generate, for policies that ask."""
     delay_s: float | None = None
@@ -77,7 +79,7 @@ class Request:
     def __post_init__(self) -> None:
         if (self.token_ids is None) == (self.hashes is None):
             raise UsageError("a request has token_ids or hashes, one of the two")
-        for name in ("tokens", "reserve_tokens", "output_tokens", "turn"):
+        for name in ("tokens", "reserve_tokens", "input_tokens", "output_tokens", "turn"):
             value = getattr(self, name)
             if value is not None and (not _is_whole(value) or value < 0):
                 raise UsageError(f"{name} must be a whole number of at least 0, not {value!r}")
@@ -192,7 +194,7 @@ def _from_bytes(hashes: Sequence[Any], width: int) -> NDArray[np.int64]:
         joined = b"".join(hashes)
     except TypeError:
         raise UsageError("hashes must be bytes or whole numbers, all of one kind") from None
-    if len(joined) != size * len(hashes) or any(len(each) != size for each in hashes):
+    if len(set(map(len, hashes))) > 1:
         raise UsageError("all hashes of a request must have the same length")
     return _from_array(np.frombuffer(joined, np.uint8).reshape(len(hashes), size), width // 8)
 
