@@ -99,7 +99,7 @@ class Ledger(Sequence[AnyRow], Generic[AnyRow]):
     """Rows in order. `to_table` is for a terminal; a notebook shows it by itself."""
 
     def __init__(self, rows: Sequence[AnyRow], title: str) -> None:
-        self.rows = list(rows)
+        self.rows: list[AnyRow] = list(rows)
         self.title = title
 
     @overload
@@ -107,7 +107,8 @@ class Ledger(Sequence[AnyRow], Generic[AnyRow]):
     @overload
     def __getitem__(self, at: slice) -> list[AnyRow]: ...
     def __getitem__(self, at: int | slice) -> AnyRow | list[AnyRow]:
-        return self.rows[at]
+        found: AnyRow | list[AnyRow] = self.rows[at]
+        return found
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -135,7 +136,7 @@ class Ledger(Sequence[AnyRow], Generic[AnyRow]):
         texts = [list(shown[0])] if shown else []
         texts += [[_text(value) for value in cells.values()] for cells in shown]
         widths = [max(map(len, column)) for column in zip(*texts, strict=True)]
-        lines = [
+        lines: list[str] = [
             "  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip()
             for line in texts
         ]
@@ -208,9 +209,7 @@ def row_of(cache: KVCacheScheduler, page: Page, node: int) -> Row:
         uses=uses,
         idle_s=max(0.0, tier.now - float(columns.used_s[node])) if uses else None,
         level=int(columns.level[node]),
-        lifetime_left_s=None
-        if expires in (NEVER, UNSET)
-        else max(0.0, expires / 1e6 - tier.now),
+        lifetime_left_s=None if expires in (NEVER, UNSET) else max(0.0, expires / 1e6 - tier.now),
         leases=int(page.leases[node]),
         pinned_by=tuple(sorted(page.owners.get(node, ()))),
         children=int(columns.children[node]),

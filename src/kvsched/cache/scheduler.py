@@ -16,7 +16,7 @@ from kvsched.cache.admission import Gate
 from kvsched.cache.blocks import BlockManager
 from kvsched.cache.chain import ChainMaker
 from kvsched.cache.check import check
-from kvsched.cache.events import AllBlocksCleared, CacheEvent, EventLog, Pinned
+from kvsched.cache.events import AllBlocksCleared, Announcer, CacheEvent, EventLog, Pinned
 from kvsched.cache.hashing import BlockHasher
 from kvsched.cache.lease import Lease
 from kvsched.cache.ledger import Ledger, snapshot
@@ -124,8 +124,9 @@ class KVCacheScheduler:
         self.events = EventLog(max_events)
         fields = None if request_fields is None else frozenset(request_fields)
         self.store = Store(
-            chosen, capacity, size, words, history_blocks, tenants or {}, fields, second_tier
-        )
+            chosen, capacity, size, words, history_blocks, tenants or {}, fields, second_tier,
+            told=Announcer(self.events, self.maker.to_hash, size),
+        )  # fmt: skip
         self.blocks = BlockManager(self.store, self.maker, self.events, self.counters)
         self.blocks.levels = by_level
         self.pins = Pins(self.store, self.maker, pinned)
@@ -298,7 +299,7 @@ class KVCacheScheduler:
         lease.released = True
         del self.leases[lease.id]
         if failed and keep < len(lease._nodes):
-            self.blocks.lose(lease, keep, self.leases.values())
+            self.blocks.departures.lose(lease, keep, self.leases.values(), now)
         moves = self.blocks.release(lease, keep, now)
         self.counters.released += 1
         self.blocks.tell_moves(moves)
@@ -351,7 +352,10 @@ class KVCacheScheduler:
     def unpin(self, pin: Pin | str) -> int:
         """End a pin, or all of an owner's; return how many blocks of chains they were."""
         with self.lock:
-            ended = self.pins.remove(pin)
+            now = self.now()
+            ended = self.pins.remove(
+                pin, lambda home, left: self.blocks.departures.settle(home, left, None, now)
+            )
             if self.events.on:
                 for each in ended:
                     self.events.add(Pinned(each.owner, each.blocks, pinned=False))
