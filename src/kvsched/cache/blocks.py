@@ -237,8 +237,9 @@ class BlockManager:
     ) -> _Plan:
         """Work out the keys of the blocks that become full. Changes nothing."""
         size = self.block_size
-        if hashes is None and (ids is None or lease._tail is None):
-            # Nothing behind tokens that nobody named can be found again.
+        lost = lease.lost_from is not None
+        if hashes is None and (ids is None or lease._tail is None or lost):
+            # Nothing behind tokens that nobody named, or that are lost, can be found again.
             tail = lease._tail if total == lease.tokens else None
             return _Plan(self.maker.keys([]), tail, lease._last_hash)
         if hashes is None:
@@ -256,7 +257,7 @@ class BlockManager:
                 f"{len(keys)} hashes for blocks from {start} on, but {total} tokens fill "
                 f"{total // size} blocks"
             )
-        return _Plan(keys, None, None)
+        return _Plan(keys[:0] if lost else keys, None, None)
 
     def _must_copy(self, lease: Lease) -> int | None:
         """Return the place of a partial last block that others may read, or None."""
