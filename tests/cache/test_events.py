@@ -10,16 +10,12 @@ import numpy as np
 import pytest
 from random_run import BLOCK, Run, hash_of, make_cache, second
 
-from kvsched.cache import KVCacheScheduler, Request, Tenant
+from kvsched.cache import KVCacheScheduler
 from kvsched.cache.events import (
     AllBlocksCleared,
-    Announcer,
     BlockRemoved,
     BlockStored,
     CacheEvent,
-    Hit,
-    Moved,
-    Pinned,
 )
 from kvsched.cache.state import LOST
 from kvsched.kernel.table import NONE

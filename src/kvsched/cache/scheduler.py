@@ -17,12 +17,13 @@ from kvsched.cache.blocks import BlockManager
 from kvsched.cache.chain import ChainMaker
 from kvsched.cache.check import check
 from kvsched.cache.events import AllBlocksCleared, Announcer, CacheEvent, EventLog, Pinned
+from kvsched.cache.explain import Explanation, explain
 from kvsched.cache.hashing import BlockHasher
 from kvsched.cache.lease import Lease
 from kvsched.cache.ledger import Ledger, snapshot
 from kvsched.cache.metrics import Counters, exported, exposition
 from kvsched.cache.pins import Pin, Pins
-from kvsched.cache.request import Admission, Growth, Move, Outcome, Request
+from kvsched.cache.request import Admission, Growth, Hashes, Move, Outcome, Request
 from kvsched.cache.restored import Restored, restore
 from kvsched.cache.saved import save
 from kvsched.cache.second import TierSettings
@@ -464,6 +465,14 @@ class KVCacheScheduler:
         copies, the lock held for O(N). Raises UsageError for another ``by``, ``order`` or limit.
         """
         return snapshot(self, limit, tenant, by, order)
+
+    def explain(self, what: Request | Hashes) -> Explanation:
+        """Return why a request's prefix, or that of hashes, is kept or not, and what goes before.
+
+        Nothing is touched or counted. Costs what `snapshot` does. Raises UsageError for a request
+        that makes no sense.
+        """
+        return explain(self, what)
 
     def check(self) -> None:
         """Raise BrokenInvariantError if what is kept contradicts itself: for tests. O(N)."""
