@@ -8,11 +8,9 @@ from typing import Any
 
 import pytest
 from random_run import BLOCK, Run, hash_of, make_cache, second
-from rich.console import Console
 
 from kvsched.cache import KVCacheScheduler, Outcome, Request, Tenant, kernel, leaving, pages
 from kvsched.cache.events import BlockRemoved
-from kvsched.foundation.errors import UsageError
 from kvsched.policy.registry import built_in, find
 
 POLICIES = [name for name in built_in() if not find(name).looks_ahead]

@@ -207,9 +207,7 @@ def row_of(cache: KVCacheScheduler, page: Page, node: int) -> Row:
         uses=uses,
         idle_s=max(0.0, page.now - float(columns.used_s[node])) if uses else None,
         level=int(columns.level[node]),
-        lifetime_left_s=None
-        if expires in (NEVER, UNSET)
-        else max(0.0, expires / 1e6 - page.now),
+        lifetime_left_s=None if expires in (NEVER, UNSET) else max(0.0, expires / 1e6 - page.now),
         leases=int(page.leases[node]),
         pinned_by=tuple(sorted(page.owners.get(node, ()))),
         children=int(columns.children[node]),

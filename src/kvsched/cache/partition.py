@@ -180,11 +180,14 @@ class Partition:
             self.block_size,
         )
         if code == kernel.BAD_VICTIM:
-            raise UsageError(
-                f"policy {self.policy.label}: its victim is no evictable node: return a resident "
-                "leaf that nobody holds, or NONE"
-            )
+            raise self._bad_victim()
         return code
+
+    def _bad_victim(self) -> UsageError:
+        return UsageError(
+            f"policy {self.policy.label}: its victim is no evictable node: return a resident "
+            "leaf that nobody holds, or NONE"
+        )
 
     def probe(
         self,
@@ -214,14 +217,13 @@ class Partition:
         ``spare``: blocks that must stay to be had beside; −1 takes what fits. ``report`` and
         ``out`` say what was done.
         """
-        try:
-            code = self._call(
-                kernel.ACQUIRE, keys, space, base, len(keys), extra, spare, now, 0, NEVER,
-                last_tokens,
-            )  # fmt: skip
-        except UsageError:
+        code = self._operate(
+            self.live, self.state, self.pool, self.out, keys, space, kernel.ACQUIRE, base,
+            len(keys), extra, spare, now, 0, NEVER, last_tokens, self.block_size,
+        )  # fmt: skip
+        if code == kernel.BAD_VICTIM:
             self._undo()
-            raise
+            raise self._bad_victim()
         return code == kernel.OK
 
     def _undo(self) -> None:
@@ -276,11 +278,13 @@ class Partition:
     ) -> int:
         """End a hold; all but the first ``keep`` are dropped where nobody else holds them."""
         out = self.out
-        out.nodes[: len(nodes)] = nodes
-        out.blocks[: len(private)] = private
-        self._call(
-            kernel.RELEASE, None, NO_SPACE, NONE, len(nodes), len(private), keep, now, level,
-            expires,
+        length, extra = len(nodes), len(private)
+        out.nodes[:length] = nodes
+        if extra:
+            out.blocks[:extra] = private
+        self._operate(
+            self.live, self.state, self.pool, out, self.no_keys, NO_SPACE, kernel.RELEASE, NONE,
+            length, extra, keep, now, level, expires, 0, self.block_size,
         )  # fmt: skip
         return int(self.report[kernel.EVICTED])
 
