@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from kvsched.cache import kernel
 from kvsched.cache.chain import Chain, ChainMaker
-from kvsched.cache.events import BlockHash, BlockRemoved, BlockStored, EventLog, Moved
+from kvsched.cache.events import WHY, BlockHash, BlockRemoved, BlockStored, EventLog, Moved
 from kvsched.cache.lease import Lease
 from kvsched.cache.metrics import Counters
-from kvsched.cache.partition import NO_SPACE
+from kvsched.cache.partition import NO_SPACE, Partition
 from kvsched.cache.request import Move, Request
 from kvsched.cache.state import COMPUTING, NEVER, READY
 from kvsched.cache.store import Gone, Home, Store, take_gone
@@ -24,15 +24,17 @@ from kvsched.foundation.errors import UsageError
 if TYPE_CHECKING:
     from kvsched.cache.scheduler import KVCacheScheduler
 
-WHY = ("policy", "lifetime", "level", "failed", "cleared")
 _NO_BLOCKS = np.zeros(0, np.int32)
 
 
-def request_values(request: Request, chain: Chain, now: float) -> dict[str, Any]:
-    """Return what policies may read of a request, by column."""
+def request_values(
+    request: Request, chain: Chain, now: float, shift_s: float = 0.0
+) -> dict[str, Any]:
+    """Return what policies may read of a request, by column; moments are ``shift_s`` later."""
+    deadline = request.deadline_s
     return {
-        "time_s": now,
-        "input_tokens": chain.tokens,
+        "time_s": now + shift_s,
+        "input_tokens": chain.tokens if request.input_tokens is None else request.input_tokens,
         "output_tokens": request.output_tokens,
         "tenant": request.tenant or None,
         "session": request.session,
@@ -40,7 +42,7 @@ def request_values(request: Request, chain: Chain, now: float) -> dict[str, Any]
         "model": request.model,
         "turn": request.turn,
         "priority": request.priority,
-        "deadline_s": request.deadline_s,
+        "deadline_s": None if deadline is None else deadline + shift_s,
         "delay_s": request.delay_s,
     }
 
@@ -108,21 +110,22 @@ class BlockManager:
                 second.let_go(found, now)
         if not held:
             return None
-        report = partition.report.tolist()
-        hits, stored, taken, gone, _, waits = report[:6]
+        hits, stored, taken, gone, _, waits, _, _ = partition.report.tolist()
         out = partition.out
-        nodes = hits + stored
         lease = Lease(cache, home, request, self._number)
         self._number += 1
-        lease._nodes = out.nodes[:nodes].copy()
-        lease._blocks = out.blocks[: hits + taken].tolist()
-        self._left(take_gone(home, gone) if gone and self._watched(home) else (), gone, moves, now)
+        lease._nodes = out.nodes[: hits + stored].copy()
+        lease._blocks = out.blocks[: hits + taken].copy()
+        if gone:
+            left = take_gone(home, gone) if self._watched(home) else ()
+            self._left(left, gone, moves, now)
         loaded = 0
         if second is not None and found is not None:
             loaded = second.load(found, lease, hits, moves, now)
-        self._describe(lease, chain, hits, loaded, waits)
-        lease.moves = tuple(moves)
-        if self.events.on and stored:
+        self._describe(lease, chain, hits, stored, loaded, waits)
+        if moves:
+            lease.moves = tuple(moves)
+        if stored and self.events.on:
             self._stored(lease, hits, chain)
         return lease
 
@@ -146,23 +149,26 @@ class BlockManager:
     ) -> None:
         columns = home.partition.columns
         if columns.asked:
-            columns.write(request_values(request, chain, now), again=again)
+            shift = home.partition.shift_s
+            columns.write(request_values(request, chain, now, shift), again=again)
 
-    def _describe(self, lease: Lease, chain: Chain, hits: int, loaded: int, waits: int) -> None:
-        size = self.block_size
-        found = hits + loaded
-        lease.hit_blocks = found
+    def _describe(
+        self, lease: Lease, chain: Chain, hits: int, stored: int, loaded: int, waits: int
+    ) -> None:
+        size, tokens = self.block_size, chain.tokens
+        found = (hits + loaded) * size
+        lease.hit_blocks = hits + loaded
         lease.loaded_blocks = loaded
-        lease.hit_tokens = min(found * size, chain.tokens)
-        lease.computed_tokens = min(hits * size, chain.tokens)
-        lease.waits_for_blocks = max(0, hits - waits)
+        lease.hit_tokens = found if found < tokens else tokens
+        lease.computed_tokens = hits * size if hits * size < tokens else tokens
+        if waits < hits:
+            lease.waits_for_blocks = hits - waits
         lease.prompt_blocks = chain.blocks
-        lease.tokens = min(chain.tokens, len(lease._blocks) * size)
-        lease.stored_blocks = len(lease._nodes) - hits
-        if len(lease._nodes) == len(chain.keys):
-            lease._last_hash, lease._tail = chain.last_hash, chain.tail
-            if lease._tail is not None:
-                lease._tail = list(lease._tail)
+        room = len(lease._ids) * size
+        lease.tokens = room if room < tokens else tokens
+        lease.stored_blocks = stored
+        if chain.tail is not None and hits + stored == len(chain.keys):
+            lease._last_hash, lease._tail = chain.last_hash, list(chain.tail)
 
     def hold_hits(
         self,
@@ -322,11 +328,11 @@ class BlockManager:
         twin._tail = None if lease._tail is None else list(lease._tail)
         if len(lease._nodes):
             lease._home.partition.share(lease.deepest)
-        for block in self._private(lease):
+        for block in self.private(lease):
             self.shared[block] = self.shared.get(block, 1) + 1
         return twin
 
-    def _private(self, lease: Lease) -> list[int]:
+    def private(self, lease: Lease) -> list[int]:
         """Blocks of a lease that hold no node."""
         return [*lease._own.values(), *lease._blocks[len(lease._nodes) :]]
 
@@ -348,7 +354,7 @@ class BlockManager:
         home = lease._home
         partition = home.partition
         moves: list[Move] = []
-        private: Any = self._private(lease) if lease._own or lease.extra_blocks else _NO_BLOCKS
+        private: Any = self.private(lease) if lease._own or lease.extra_blocks else _NO_BLOCKS
         if len(private) and self.shared:
             private = self._unshare(private)
         dropped = self._end(lease, lease._nodes, np.asarray(private, np.int32), keep, now)
@@ -368,15 +374,19 @@ class BlockManager:
     ) -> int:
         """Release nodes of a lease; return how many were dropped."""
         request = lease.request
-        level = request.priority if self.levels else 0
-        expires = NEVER
-        if request.lifetime_s is not None:
-            expires = min(int((now + request.lifetime_s) * 1e6), NEVER - 1)
         partition = lease._home.partition
+        level, expires = self.retention(request, partition, now)
         if partition.columns.asked:
             chain = self.maker.make(request)
             self._announce(lease._home, request, chain, now, again=True)
         return partition.release(nodes, private, keep, now, level, expires)
+
+    def retention(self, request: Request, partition: Partition, now: float) -> tuple[int, int]:
+        """Return the level and the expiry that a request's blocks get at a release ``now``."""
+        expires = NEVER
+        if request.lifetime_s is not None:
+            expires = min(int((partition.time(now) + request.lifetime_s) * 1e6), NEVER - 1)
+        return int(request.priority) if self.levels else 0, expires
 
     def lose(self, lease: Lease, first: int, leases: Iterable[Lease]) -> list[Lease]:
         """Distrust a lease's nodes from ``first`` on; return other leases that hold any of them.
@@ -414,7 +424,7 @@ class BlockManager:
             if second is not None and live.ready[each.node] == READY:
                 second.keep(each.node, each.block, moves, now)
             elif second is not None:
-                second.cut(each.node)
+                second.cut(each.node, now)
             if self.events.on:
                 self.events.add(BlockRemoved([self.hash_of(each.key)], reason=WHY[each.why]))
 

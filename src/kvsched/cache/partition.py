@@ -84,6 +84,8 @@ class Partition:
         else:
             self.names = above.names
             self.live = self._below(above.live, capacity, limit)
+        self.shift_s = 0.0
+        """Added to every moment: a restored cache goes on from the moment of saving."""
         self.out: Out = new_out(capacity)
         self.report: NDArray[np.int64] = self.out.report
         self.compiled = compilation_enabled()
@@ -175,18 +177,21 @@ class Partition:
             length,
             extra,
             whole,
-            now,
+            now + self.shift_s,
             level,
             expires,
             last_tokens,
             self.block_size,
         )
         if code == kernel.BAD_VICTIM:
-            raise UsageError(
-                f"policy {self.policy.label}: its victim is no evictable node: return a resident "
-                "leaf that nobody holds, or NONE"
-            )
+            raise self._bad_victim()
         return code
+
+    def _bad_victim(self) -> UsageError:
+        return UsageError(
+            f"policy {self.policy.label}: its victim is no evictable node: return a resident "
+            "leaf that nobody holds, or NONE"
+        )
 
     def probe(
         self,
@@ -216,14 +221,13 @@ class Partition:
         ``spare``: blocks that must stay to be had beside; −1 takes what fits. ``report`` and
         ``out`` say what was done.
         """
-        try:
-            code = self._call(
-                kernel.ACQUIRE, keys, space, base, len(keys), extra, spare, now, 0, NEVER,
-                last_tokens,
-            )  # fmt: skip
-        except UsageError:
+        code = self._operate(
+            self.live, self.state, self.pool, self.out, keys, space, kernel.ACQUIRE, base,
+            len(keys), extra, spare, now, 0, NEVER, last_tokens, self.block_size,
+        )  # fmt: skip
+        if code == kernel.BAD_VICTIM:
             self._undo()
-            raise
+            raise self._bad_victim()
         return code == kernel.OK
 
     def _undo(self) -> None:
@@ -278,11 +282,13 @@ class Partition:
     ) -> int:
         """End a hold; all but the first ``keep`` are dropped where nobody else holds them."""
         out = self.out
-        out.nodes[: len(nodes)] = nodes
-        out.blocks[: len(private)] = private
-        self._call(
-            kernel.RELEASE, None, NO_SPACE, NONE, len(nodes), len(private), keep, now, level,
-            expires,
+        length, extra = len(nodes), len(private)
+        out.nodes[:length] = nodes
+        if extra:
+            out.blocks[:extra] = private
+        self._operate(
+            self.live, self.state, self.pool, out, self.no_keys, NO_SPACE, kernel.RELEASE, NONE,
+            length, extra, keep, now, level, expires, 0, self.block_size,
         )  # fmt: skip
         return int(self.report[kernel.EVICTED])
 
@@ -306,11 +312,11 @@ class Partition:
         self.out.nodes[: len(nodes)] = nodes
         self._call(kernel.UNHOLD, length=len(nodes))
 
-    def drop(self, node: int) -> None:
+    def drop(self, node: int, now: float) -> None:
         """Drop one evictable node, whatever the policy says."""
         self.share(node)
         self.out.nodes[0] = node
-        self._call(kernel.RELEASE, length=1, whole=0)
+        self._call(kernel.RELEASE, length=1, whole=0, now=now)
 
     def forget(self, numbers: int) -> None:
         """Have the policy forget the numbers that are reused next."""
@@ -319,6 +325,10 @@ class Partition:
     def share(self, node: int) -> None:
         """Hold a held node once more."""
         self._call(kernel.SHARE, base=node)
+
+    def time(self, now: float) -> float:
+        """Return a moment of the cache's clock as this partition counts it."""
+        return now + self.shift_s
 
     @property
     def resident(self) -> int:

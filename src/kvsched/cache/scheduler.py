@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Self, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,9 +19,12 @@ from kvsched.cache.check import check
 from kvsched.cache.events import AllBlocksCleared, CacheEvent, EventLog, Pinned
 from kvsched.cache.hashing import BlockHasher
 from kvsched.cache.lease import Lease
+from kvsched.cache.ledger import Ledger, snapshot
 from kvsched.cache.metrics import Counters, exported, exposition
 from kvsched.cache.pins import Pin, Pins
 from kvsched.cache.request import Admission, Growth, Move, Outcome, Request
+from kvsched.cache.restored import Restored, restore
+from kvsched.cache.saved import save
 from kvsched.cache.second import TierSettings
 from kvsched.cache.settings import Settings, check_whole
 from kvsched.cache.store import Store
@@ -128,6 +132,8 @@ class KVCacheScheduler:
         self.leases: dict[int, Lease] = {}
         self.gate = Gate(self)
         self._now = -np.inf
+        self.restored: Restored | None = None
+        """What became of the file that it was made from; None for a new one."""
 
     def now(self) -> float:
         """Return the time on the cache's clock, which never falls here."""
@@ -386,6 +392,45 @@ class KVCacheScheduler:
             _, calls = self.gate.pump(self.now())
             self._call(calls)
 
+    # Saving
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the cache to a file, whole or not at all, for `restore`: `kvsched.cache.saved`.
+
+        With all that decides: what is cached under which key in which block, pins, tenants, the
+        second tier, what left and is remembered, the policy's own state, counters, settings. Not
+        with what is in passing: callbacks, events, and requests that wait. A lease is let go in the
+        restored cache as if it had failed now. The bytes of the blocks are the caller's to keep, as
+        is having carried all moves. O(N), of which the lock is held to copy; other calls go on
+        while it is written. Raises UsageError for a policy whose state is not of arrays, and where
+        nothing can be written.
+        """
+        save(self, path)
+
+    @classmethod
+    def restore(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        policy: str | Policy | type[Policy] | None = None,
+        second_tier_policy: str | Policy | type[Policy] | None = None,
+        same_clock: bool = False,
+        **settings: Any,
+    ) -> Self:
+        """Return the cache that was saved; it decides as that one would have gone on to.
+
+        ``clock`` and ``carry`` are not in the file. Whatever the clock says, ages and lifetimes go
+        on from the moment of saving, unless it is the ``same_clock``: then time that passed since
+        counts. A policy that is another than was saved, in name, parameters or code (or under other
+        versions of Python, NumPy or Numba), learns what is cached as by `set_policy`; `restored`
+        says so. ``settings`` may be any that move no block: `kvsched.cache.restored.GIVEN_ANEW`.
+
+        O(N). Raises InputError, which names the fault, for a file that is cut off, changed, of
+        another version or no saved cache, and UsageError for settings that do not go with it.
+        """
+        found = restore(cls, path, policy, second_tier_policy, same_clock, settings)
+        return cast(Self, found)
+
     # Looking
 
     def lookup(self, request: Request) -> int:
@@ -398,6 +443,23 @@ class KVCacheScheduler:
             home = self.store.home_of(request.tenant)
             hits, _, _ = home.partition.probe(chain.keys, chain.space, 0)
             return min(hits * self.block_size, chain.tokens)
+
+    def snapshot(
+        self,
+        limit: int | None = None,
+        tenant: str | None = None,
+        *,
+        by: str = "block",
+        order: str = "kept",
+    ) -> Ledger[Any]:
+        """Return the ledger: a `Row` a cached block, what is kept longest first.
+
+        ``order="leaving"`` is the reverse: what leaves next first. ``limit``: rows; ``tenant``: of
+        its own share, or of the one that it has a part in; ``by="prefix"``: a `PrefixRow` for each
+        end of a chain. `kvsched.cache.ledger` says in what sense the order is exact. O(N log N) on
+        copies, the lock held for O(N). Raises UsageError for another ``by``, ``order`` or limit.
+        """
+        return snapshot(self, limit, tenant, by, order)
 
     def check(self) -> None:
         """Raise BrokenInvariantError if what is kept contradicts itself: for tests. O(N)."""

@@ -43,6 +43,11 @@ class TierSettings:
         if self.write not in ("back", "through"):
             raise UsageError(f"write must be back or through, not {self.write!r}")
 
+    @property
+    def made(self) -> Policy:
+        """The policy itself."""
+        return make(self.policy)
+
 
 @dataclass(slots=True)
 class Found:
@@ -61,7 +66,7 @@ class SecondTier:
         self.settings = settings
         self.writes_through = settings.write == "through"
         self.partition = Partition(
-            make(settings.policy),
+            settings.made,
             pool,
             capacity=capacity,
             limit=capacity,
@@ -138,7 +143,7 @@ class SecondTier:
             own.release(nodes, slots[:0], count, now)
         return tuple(slots.tolist())
 
-    def cut(self, node: int) -> None:
+    def cut(self, node: int, now: float) -> None:
         """Drop what is cached below a node that is in neither tier any more. O(cached · depth).
 
         Only a request that failed leaves such a node.
@@ -154,4 +159,4 @@ class SecondTier:
             above = np.where(above == NONE, NONE, table.parent[above])
         found = cached[below]
         for each in found[np.argsort(-table.depth[found], kind="stable")].tolist():
-            self.partition.drop(each)
+            self.partition.drop(each, now)

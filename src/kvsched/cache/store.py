@@ -30,6 +30,17 @@ class Home:
     second: SecondTier | None = None
 
     @property
+    def most(self) -> int:
+        """How many blocks one request of the tenant could ever hold."""
+        return self.partition.capacity
+
+    def shift(self, seconds: float) -> None:
+        """Count every moment as so much later than the clock says."""
+        self.partition.shift_s = seconds
+        if self.second is not None:
+            self.second.partition.shift_s = seconds
+
+    @property
     def excess(self) -> int:
         """Physical blocks in use above the guarantee."""
         return self.partition.used - self.tenant.guaranteed_blocks
@@ -39,6 +50,13 @@ class Home:
         """Blocks that it could give to others now."""
         partition = self.partition
         return max(0, min(self.excess, partition.resident - partition.locked))
+
+
+def home_sizes(tenant: Tenant, capacity: int, history: int | None) -> tuple[int, int, int]:
+    """Return a partition's blocks, those that left and are remembered, and second-tier blocks."""
+    quota = tenant.quota_blocks
+    most = capacity if quota is None else min(quota, capacity)
+    return most, most if history is None else max(history, most), tenant.second_tier_blocks
 
 
 class Store:
@@ -62,6 +80,7 @@ class Store:
         self.policy = policy
         self.fields = fields
         self.second = second
+        self.shift_s = 0.0
         self.pool: Pool = new_pool(capacity)
         self.second_pool = new_pool(0 if second is None else second.capacity_blocks)
         lent = sum(tenant.second_tier_blocks for tenant in tenants.values())
@@ -77,10 +96,7 @@ class Store:
             self.add_tenant(name, tenant)
 
     def _new_home(self, name: str, tenant: Tenant) -> Home:
-        quota = tenant.quota_blocks
-        capacity = self.capacity if quota is None else min(quota, self.capacity)
-        history = capacity if self.history is None else max(self.history, capacity)
-        slots = tenant.second_tier_blocks
+        capacity, history, slots = home_sizes(tenant, self.capacity, self.history)
         partition = Partition(
             self.policy,
             self.pool,
@@ -94,7 +110,14 @@ class Store:
         home = Home(name, partition, tenant)
         if slots and self.second is not None:
             home.second = SecondTier(partition, self.second, self.second_pool, slots, history)
+        home.shift(self.shift_s)
         return home
+
+    def shift(self, seconds: float) -> None:
+        """Count every moment as so much later than the clock says. O(tenants)."""
+        self.shift_s = seconds
+        for home in self.homes.values():
+            home.shift(seconds)
 
     def add_tenant(self, name: str, tenant: Tenant) -> None:
         """Settle what a tenant may use; it gets blocks of its own if it has a limit or a share.
@@ -162,10 +185,6 @@ class Store:
         return self.used - sum(
             home.partition.resident - home.partition.locked for home in self.homes.values()
         )
-
-    def most(self, home: Home) -> int:
-        """Return how many blocks one request of a tenant could ever hold."""
-        return min(int(home.partition.live.counts[LIMIT]), self.capacity)
 
     def _headroom(self, home: Home) -> int:
         """Blocks that a tenant's limit lets it take from the pool."""

@@ -188,3 +188,33 @@ def solution(
         return
     for path in _write(lesson, folder, say, solved=True, force=force):
         typer.echo(path)
+
+
+@app.command()
+def flaws(
+    number: Annotated[int | None, typer.Argument(help="Show this one alone.")] = None,
+    language: Language = None,
+) -> None:
+    """Show what the chapter's scheduler gets wrong in real use, by examples that run."""
+    import inspect
+    import textwrap
+
+    from kvsched.lesson.flaws import FLAWS, find_flaw
+    from kvsched.lesson.frame import Text, choose_language
+
+    say = choose_language(language)
+    chosen = FLAWS if number is None else (find_flaw(number),)
+    for flaw in chosen:
+        text = flaw.text
+        typer.echo(f"{flaw.number}. {text.title.say(say)}\n")
+        paragraphs = [text.why.say(say)]
+        if number is not None:
+            typer.echo(textwrap.indent(inspect.getsource(flaw.example), "    "))
+        paragraphs.append(Text("What happens: ", "发生了什么：").say(say) + flaw.shows().say(say))
+        paragraphs.append(Text("Instead: ", "应当怎样：").say(say) + flaw.done_instead().say(say))
+        for paragraph in paragraphs:
+            wide = 96 if say == "en" else 48
+            typer.echo(textwrap.fill(paragraph, wide, initial_indent="  ", subsequent_indent="  "))
+        typer.echo("")
+    if number is None:
+        typer.echo(Text("With its code: ", "查看代码：").say(say) + "kvsched lesson flaws NUMBER")

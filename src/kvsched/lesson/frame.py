@@ -45,11 +45,21 @@ class Text:
             )
         )
 
+    def __bool__(self) -> bool:
+        return bool(self.en or self.zh)
+
     def __add__(self, other: Text) -> Text:
         return Text(self.en + other.en, self.zh + other.zh)
 
 
 NOTHING = Text("", "")
+MOST_SHOWN = 400
+
+
+def shown(value: object) -> str:
+    """Return a learner's value as it is told: its repr, the end left out where it is long."""
+    text = value if isinstance(value, str) else repr(value)
+    return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}…"
 
 
 class Wrong(Exception):  # noqa: N818  # a verdict on the learner's code, no error of ours

@@ -98,6 +98,8 @@ def grade(
     """
     lesson = find(number)
     language = choose_language(language)
+    if not 0 < time_limit_s < float("inf"):
+        raise UsageError(f"--time-limit must be a number of seconds above 0, not {time_limit_s}")
     try:
         with path.open("rb"):
             pass

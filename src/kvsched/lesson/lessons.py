@@ -8,6 +8,9 @@ from kvsched.foundation.errors import UsageError
 from kvsched.lesson.frame import Lesson
 
 _FOLDERS = {
+    22: "paged_blocks",
+    34: "prefix_reuse",
+    36: "decode_order",
     37: "cache_scheduling",
 }
 

@@ -20,22 +20,24 @@ _OURS = (*FILLS, "_pop_lowest")
 
 
 def alone(learner: type[Any], task: int) -> type[Any]:
-    """Return the learner's class with the chapter's methods for every task but ``task``."""
+    """Return the learner's class with the chapter's methods for every task but ``task``.
+
+    Raises `Wrong` where the learner's has no method for that one.
+    """
     mine = FILLS[task - 1]
+    if not callable(getattr(learner, mine, None)):
+        raise Wrong(
+            Text(f"The class {CLASS} has no method {mine}.", f"类 {CLASS} 没有方法 {mine}。")
+        )
     theirs = {name: vars(KVCacheSchedulerSim)[name] for name in _OURS if name != mine}
     return type(learner.__name__, (learner,), theirs)
 
 
 def learners_class(namespace: Namespace) -> type[Any]:
-    """Return the class to check. Raises `Wrong` where there is none, or a method is missing."""
+    """Return the class to check. Raises `Wrong` where there is none."""
     found = namespace.get(CLASS)
     if not isinstance(found, type):
         raise Wrong(Text(f"There is no class {CLASS}.", f"没有找到类 {CLASS}。"))
-    for name in (*FILLS, "schedule"):
-        if not callable(getattr(found, name, None)):
-            raise Wrong(
-                Text(f"The class {CLASS} has no method {name}.", f"类 {CLASS} 没有方法 {name}。")
-            )
     return found
 
 
@@ -159,20 +161,38 @@ def _refuses(make: type[Any], prefix: str, size: int) -> None:
     )
 
 
+_TIES = Text(
+    "Rows of the same priority go by last use, the earlier first, then by prefix.",
+    "优先级相同的行按最近使用时间（早的在前），再按前缀排序。",
+)
+_ROWS = (
+    (
+        (("b", 1, 1, 2, 1.5), ("a", 1, 1, 1, 2.5)),
+        Text("The highest priority comes first.", "优先级最高的在最前。"),
+    ),
+    ((("a", 1, 1, 2, 1.5), ("c", 1, 1, 1, 1.5), ("b", 1, 1, 3, 1.5)), _TIES),
+    ((("b", 1, 1, 1, 1.5), ("a", 1, 1, 1, 1.5)), _TIES),
+    (
+        (("a", 1, 1, 1, 1.00001), ("b", 1, 1, 2, 1.00002)),
+        Text(
+            "Rows go by the priority as it is; the one that is shown has 4 places.",
+            "按未舍入的优先级排序；显示的优先级保留 4 位小数。",
+        ),
+    ),
+)
+
+
 def check_snapshot(namespace: Namespace) -> None:
     """Task 5: the order, ties and rounding included; nothing changes."""
     make = alone(learners_class(namespace), 5)
-    for entries in (
-        (("b", 1, 1, 2, 1.5), ("a", 1, 1, 1, 2.5)),
-        (("a", 1, 1, 2, 1.5), ("b", 1, 1, 1, 1.5)),
-        (("b", 1, 1, 1, 1.5), ("a", 1, 1, 1, 1.5)),
-        (("a", 1, 1, 1, 1.00001), ("b", 1, 1, 2, 1.00002)),
-    ):
-        _shows(make, entries)
+    for entries, rule in _ROWS:
+        _shows(make, entries, rule)
     in_runs(make, 5)
 
 
-def _shows(make: type[Any], entries: Iterable[tuple[str, int, int, int, float]]) -> None:
+def _shows(
+    make: type[Any], entries: Iterable[tuple[str, int, int, int, float]], rule: Text
+) -> None:
     def rows(kind: type[Any]) -> Any:
         sim = kind(8)
         sim.entries = {row[0]: Entry(*row) for row in entries}
@@ -192,7 +212,7 @@ def _shows(make: type[Any], entries: Iterable[tuple[str, int, int, int, float]])
     right = rows(KVCacheSchedulerSim)
     came = _call(lambda: rows(make), head)
     if came != right:
-        hint = _hint(5, lambda wrong: bool(rows(wrong) == came))
+        hint = _hint(5, lambda wrong: bool(rows(wrong) == came)) or Text("\n", "\n") + rule
         raise Wrong(head + expected_and_came(right, came, Text("The rows", "结果")) + hint)
 
 

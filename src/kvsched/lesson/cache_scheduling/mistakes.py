@@ -239,6 +239,16 @@ MISTAKES = (
         ),
     ),
     Mistake(
+        "ties the other way",
+        5,
+        _KEY,
+        _KEY.replace(" e.last_used", " -e.last_used"),
+        Text(
+            "Ties of the priority go by last use, the earlier first; here the later comes first.",
+            "优先级相同时，最近使用时间早的在前；这里晚的排在了前面。",
+        ),
+    ),
+    Mistake(
         "sorted by the rounded priority",
         5,
         _KEY,

@@ -188,5 +188,11 @@ def _smaller(run: Run) -> Iterator[Run]:
                 for prefix, size in touches
             )
             yield Run(run.capacity, one_less)
+            if run.capacity > max(size for _, size in one_less):
+                yield Run(run.capacity - 1, one_less)
+    if any(size > 1 for _, size in touches) and run.capacity > 1:
+        shrunk = tuple((prefix, max(size - 1, 1)) for prefix, size in touches)
+        for room in range(max(size for _, size in shrunk), run.capacity):
+            yield Run(room, shrunk)
     if run.capacity > max(size for _, size in touches):
         yield Run(run.capacity - 1, touches)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from kvsched.lesson.cache_scheduling.runs import Run, State
-from kvsched.lesson.frame import Text
+from kvsched.lesson.frame import Text, shown
 
 _FIELDS = (
     (1, Text("bytes", "字节数 bytes")),
@@ -29,7 +29,7 @@ def expected_and_came(expected: Any, came: Any, what: Text) -> Text:
     return Text(
         "\n{what}: expected {expected}, yours is {came}.",
         "\n{what}：应为 {expected}，你的结果是 {came}。",
-    ).fill(what=what, expected=expected, came=came)
+    ).fill(what=what, expected=shown(expected), came=shown(came))
 
 
 def _listed(lines: Any) -> str:
@@ -86,4 +86,4 @@ def _rest(came: State, expected: State) -> Text:
 
 
 def _short(value: Any) -> str:
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
+    return f"{value:.6g}" if isinstance(value, float) else shown(value)
