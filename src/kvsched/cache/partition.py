@@ -40,13 +40,15 @@ from kvsched.policy.base import Policy, Setup
 NO_KEYS = np.zeros((0, 1), np.int64)
 NO_SPACE = np.zeros(2, np.int64)
 
-_bound: dict[tuple[type[Policy], bool], Callable[..., int]] = {}
+_bound: dict[tuple[Callable[..., Any], type[Policy], bool], Callable[..., Any]] = {}
 
 
-def _bind(policy: type[Policy], compiled: bool) -> Callable[..., int]:
-    if (policy, compiled) not in _bound:
-        _bound[policy, compiled] = bind(operate, policy.hooks(), compiled)
-    return _bound[policy, compiled]
+def _bind(function: Callable[..., Any], policy: type[Policy], compiled: bool) -> Callable[..., Any]:
+    # Once each: compiled code is never unloaded.
+    key = (function, policy, compiled)
+    if key not in _bound:
+        _bound[key] = bind(function, policy.hooks(), compiled)
+    return _bound[key]
 
 
 class Partition:
@@ -113,7 +115,7 @@ class Partition:
         by_storing, by_use = orders(live)
         if len(by_use):
             self.columns.write({})
-            bound = bind(adopt, type(self.form).hooks(), self.compiled)
+            bound = _bind(adopt, type(self.form), self.compiled)
             bound(live, self.state, by_storing, by_use)
             self._rank_anew(by_use)
 
@@ -141,7 +143,9 @@ class Partition:
         words = self.names.keys.shape[1]
         keys = np.zeros((1, words), np.int64)
         arguments = (*self._places(), keys, NO_SPACE, 0, NONE, 0, 0, 0, 0.0, 0, 0, 0, 0)
-        self._operate = entry_point(_bind(type(self.form), self.compiled), arguments)
+        self._operate: Callable[..., int] = entry_point(
+            _bind(operate, type(self.form), self.compiled), arguments
+        )
         self.no_keys = np.zeros((0, words), np.int64)
 
     def _places(self) -> tuple[Live, Any, Pool, Out]:
