@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from kvsched.cache import kernel
 from kvsched.cache.chain import Chain, ChainMaker
-from kvsched.cache.events import BlockHash, BlockRemoved, BlockStored, EventLog, Moved
+from kvsched.cache.events import WHY, BlockHash, BlockRemoved, BlockStored, EventLog, Moved
 from kvsched.cache.lease import Lease
 from kvsched.cache.metrics import Counters
 from kvsched.cache.partition import NO_SPACE, Partition
@@ -24,7 +24,6 @@ from kvsched.foundation.errors import UsageError
 if TYPE_CHECKING:
     from kvsched.cache.scheduler import KVCacheScheduler
 
-WHY = ("policy", "lifetime", "level", "failed", "cleared")
 _NO_BLOCKS = np.zeros(0, np.int32)
 
 
@@ -111,21 +110,22 @@ class BlockManager:
                 second.let_go(found, now)
         if not held:
             return None
-        report = partition.report.tolist()
-        hits, stored, taken, gone, _, waits = report[:6]
+        hits, stored, taken, gone, _, waits, _, _ = partition.report.tolist()
         out = partition.out
-        nodes = hits + stored
         lease = Lease(cache, home, request, self._number)
         self._number += 1
-        lease._nodes = out.nodes[:nodes].copy()
-        lease._blocks = out.blocks[: hits + taken].tolist()
-        self._left(take_gone(home, gone) if gone and self._watched(home) else (), gone, moves, now)
+        lease._nodes = out.nodes[: hits + stored].copy()
+        lease._blocks = out.blocks[: hits + taken].copy()
+        if gone:
+            left = take_gone(home, gone) if self._watched(home) else ()
+            self._left(left, gone, moves, now)
         loaded = 0
         if second is not None and found is not None:
             loaded = second.load(found, lease, hits, moves, now)
-        self._describe(lease, chain, hits, loaded, waits)
-        lease.moves = tuple(moves)
-        if self.events.on and stored:
+        self._describe(lease, chain, hits, stored, loaded, waits)
+        if moves:
+            lease.moves = tuple(moves)
+        if stored and self.events.on:
             self._stored(lease, hits, chain)
         return lease
 
@@ -152,21 +152,23 @@ class BlockManager:
             shift = home.partition.shift_s
             columns.write(request_values(request, chain, now, shift), again=again)
 
-    def _describe(self, lease: Lease, chain: Chain, hits: int, loaded: int, waits: int) -> None:
-        size = self.block_size
-        found = hits + loaded
-        lease.hit_blocks = found
+    def _describe(
+        self, lease: Lease, chain: Chain, hits: int, stored: int, loaded: int, waits: int
+    ) -> None:
+        size, tokens = self.block_size, chain.tokens
+        found = (hits + loaded) * size
+        lease.hit_blocks = hits + loaded
         lease.loaded_blocks = loaded
-        lease.hit_tokens = min(found * size, chain.tokens)
-        lease.computed_tokens = min(hits * size, chain.tokens)
-        lease.waits_for_blocks = max(0, hits - waits)
+        lease.hit_tokens = found if found < tokens else tokens
+        lease.computed_tokens = hits * size if hits * size < tokens else tokens
+        if waits < hits:
+            lease.waits_for_blocks = hits - waits
         lease.prompt_blocks = chain.blocks
-        lease.tokens = min(chain.tokens, len(lease._blocks) * size)
-        lease.stored_blocks = len(lease._nodes) - hits
-        if len(lease._nodes) == len(chain.keys):
-            lease._last_hash, lease._tail = chain.last_hash, chain.tail
-            if lease._tail is not None:
-                lease._tail = list(lease._tail)
+        room = len(lease._ids) * size
+        lease.tokens = room if room < tokens else tokens
+        lease.stored_blocks = stored
+        if chain.tail is not None and hits + stored == len(chain.keys):
+            lease._last_hash, lease._tail = chain.last_hash, list(chain.tail)
 
     def hold_hits(
         self,
@@ -258,7 +260,7 @@ class BlockManager:
         """Put a block of the lease's own where one stands that it only shares."""
         old = lease._blocks[place]
         lease._blocks[place] = fresh
-        if place == len(lease._nodes):
+        if place >= len(lease._nodes):
             self._unshare([old])
             return
         # A partial block that is cached stays as it is; the lease's chain now ends above it.

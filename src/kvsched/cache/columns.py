@@ -125,6 +125,13 @@ class LiveColumns(Mapping[str, Column]):
                 value = values.get(name)
                 self._arrays[name][0] = _NUMBERS[name][1] if value is None else value
 
+    def blank(self, copies: Mapping[int, Any]) -> None:
+        """Write that nothing is known into copies of the columns, found by the originals' ids."""
+        for name, array in self._arrays.items():
+            copied = copies.get(id(array))
+            if copied is not None:
+                copied[0] = -1 if name in MOST_NAMES else _NUMBERS[name][1]
+
     def _code(self, column: str, name: str | None) -> int:
         if name is None:
             return -1

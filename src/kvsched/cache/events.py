@@ -15,6 +15,9 @@ GPU = "GPU"
 
 BlockHash = bytes | int
 
+WHY = ("policy", "lifetime", "level", "failed", "cleared")
+"""Why a block left, by `kvsched.cache.kernel`'s numbers."""
+
 
 class CacheEvent(msgspec.Struct, array_like=True, omit_defaults=True, gc=False, tag=True):
     """Base of all events."""

@@ -24,9 +24,9 @@ class Lease:
     """
 
     __slots__ = (
-        "_blocks",
         "_cache",
         "_home",
+        "_ids",
         "_last_hash",
         "_nodes",
         "_own",
@@ -53,7 +53,7 @@ class Lease:
         self._cache = cache
         self._home = home
         self._nodes: NDArray[np.int32] = _NOTHING
-        self._blocks: list[int] = []
+        self._ids: list[int] | NDArray[np.int32] = []
         self._own: dict[int, int] = {}
         self._last_hash: bytes | None = None
         self._tail: list[int] | None = None
@@ -88,6 +88,19 @@ class Lease:
         self.released = False
 
     @property
+    def _blocks(self) -> list[int]:
+        """Physical blocks: a list from the first look on, as most requests never look."""
+        if isinstance(self._ids, list):
+            return self._ids
+        found: list[int] = self._ids.tolist()
+        self._ids = found
+        return found
+
+    @_blocks.setter
+    def _blocks(self, blocks: list[int] | NDArray[np.int32]) -> None:
+        self._ids = blocks
+
+    @property
     def block_ids(self) -> tuple[int, ...]:
         """Physical blocks in the order of the tokens. O(blocks)."""
         return tuple(self._blocks)
@@ -95,7 +108,7 @@ class Lease:
     @property
     def extra_blocks(self) -> int:
         """Blocks behind the last that has a key."""
-        return len(self._blocks) - len(self._nodes)
+        return len(self._ids) - len(self._nodes)
 
     @property
     def tenant(self) -> str:

@@ -19,6 +19,7 @@ from kvsched.cache.check import check
 from kvsched.cache.events import AllBlocksCleared, CacheEvent, EventLog, Pinned
 from kvsched.cache.hashing import BlockHasher
 from kvsched.cache.lease import Lease
+from kvsched.cache.ledger import Ledger, snapshot
 from kvsched.cache.metrics import Counters, exported, exposition
 from kvsched.cache.pins import Pin, Pins
 from kvsched.cache.request import Admission, Growth, Move, Outcome, Request
@@ -442,6 +443,23 @@ class KVCacheScheduler:
             home = self.store.home_of(request.tenant)
             hits, _, _ = home.partition.probe(chain.keys, chain.space, 0)
             return min(hits * self.block_size, chain.tokens)
+
+    def snapshot(
+        self,
+        limit: int | None = None,
+        tenant: str | None = None,
+        *,
+        by: str = "block",
+        order: str = "kept",
+    ) -> Ledger[Any]:
+        """Return the ledger: a `Row` a cached block, what is kept longest first.
+
+        ``order="leaving"`` is the reverse: what leaves next first. ``limit``: rows; ``tenant``: of
+        its own share, or of the one that it has a part in; ``by="prefix"``: a `PrefixRow` for each
+        end of a chain. `kvsched.cache.ledger` says in what sense the order is exact. O(N log N) on
+        copies, the lock held for O(N). Raises UsageError for another ``by``, ``order`` or limit.
+        """
+        return snapshot(self, limit, tenant, by, order)
 
     def check(self) -> None:
         """Raise BrokenInvariantError if what is kept contradicts itself: for tests. O(N)."""
