@@ -37,6 +37,7 @@ def busy(policy: str, seed: int, **settings: Any) -> KVCacheScheduler:
     run.steps(150)
     while len(run.leases) > 1 and run.draw.random() < 0.9:
         run._release()
+    cache.time[0] += 6.0  # type: ignore[attr-defined]
     cache.check()
     return cache
 
@@ -131,7 +132,12 @@ def test_looking_changes_nothing(policy: str) -> None:
 
 def test_under_lru_the_order_holds_where_what_is_stored_is_released_at_once() -> None:
     cache = busy("lru", 1)
-    expected = told(cache)
+    rows = cache.snapshot(order="leaving")
+    expected = [
+        (row.block_hash, row.leaves_by)
+        for row in itertools.takewhile(lambda row: row.level <= 0, rows)
+    ]
+    assert len(expected) > 3
     cache.take_events()
     for block_hash in itertools.islice(fresh(), cache.capacity_blocks):
         with cache.acquire(Request(hashes=[block_hash])):
@@ -142,11 +148,11 @@ def test_under_lru_the_order_holds_where_what_is_stored_is_released_at_once() ->
 def test_what_takes_blocks_without_storing_can_choose_otherwise() -> None:
     differ = {
         policy
-        for policy in ("arc", "s3fifo")
-        for seed in range(40)
+        for policy in BY_SHARES
+        for seed in range(60)
         if decoded(busy(policy, seed)) != told(busy(policy, seed))
     }
-    assert differ == {"arc", "s3fifo"}
+    assert differ == set(BY_SHARES)
 
 
 # The check fails where the ledger is wrong.

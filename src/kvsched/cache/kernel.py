@@ -57,7 +57,7 @@ from kvsched.kernel.hooks import (
     resume,
     victim,
 )
-from kvsched.kernel.linked import BEHIND
+from kvsched.kernel.linked import AHEAD, BEHIND
 from kvsched.kernel.table import NONE
 
 ACQUIRE = 0
@@ -362,12 +362,34 @@ def _settle(live: Live, node: int, parent: int, block: int) -> None:
 
 
 def _forget(live: Live, state: Any, numbers: int) -> None:
-    idle = live.names.idle
-    node = int(idle[len(idle) - 1, BEHIND])
-    while numbers > 0 and node != len(idle) - 1:
-        forget(live.table, state, node)
+    """Forget as many numbers, or a few more, in the order in which `name` reuses them."""
+    parent, kin, idle = live.table.parent, live.names.kin, live.names.idle
+    ends = len(idle) - 1
+    last, node = ends, int(idle[ends, BEHIND])
+    while numbers > 0 and node != ends:
+        last = node
+        at = node
+        while at != NONE:
+            forget(live.table, state, at)
+            numbers -= 1
+            above = int(parent[at])
+            at = NONE
+            if above != NONE:
+                kin[above] -= 1
+                if is_idle(live, above):
+                    at = above
         node = int(idle[node, BEHIND])
-        numbers -= 1
+    # Backwards, each parent is met first below the child that was the last to go.
+    while last != ends:
+        at = last
+        while at != NONE:
+            above = int(parent[at])
+            at = NONE
+            if above != NONE:
+                if is_idle(live, above):
+                    at = above
+                kin[above] += 1
+        last = int(idle[last, AHEAD])
 
 
 def _lose(live: Live, out: Out, first: int, length: int) -> None:

@@ -43,6 +43,7 @@ class Copy(NamedTuple):
     capacity: int
     block_size: int
     now: float
+    """As the partition counts it."""
 
 
 def copy_of(partition: Partition, now: float) -> Copy:
@@ -56,7 +57,13 @@ def copy_of(partition: Partition, now: float) -> Copy:
     partition.columns.blank(memo)
     pool = copy.deepcopy(partition.pool, memo)
     return Copy(
-        live, state, pool, partition._operate, partition.capacity, partition.block_size, now
+        live,
+        state,
+        pool,
+        partition._operate,
+        partition.capacity,
+        partition.block_size,
+        partition.time(now),
     )
 
 

@@ -190,7 +190,8 @@ def row_of(cache: KVCacheScheduler, page: Page, node: int) -> Row:
     first, second = page.first, page.second
     here = first.holds(node)
     below = second is not None and second.holds(node)
-    columns = first.columns if here or second is None else second.columns
+    tier = first if here or second is None else second
+    columns = tier.columns
     expires, uses = int(columns.expires[node]), int(columns.uses[node])
     place = int(first.place[node])
     media = [tier.medium for tier in (first, second) if tier is not None and tier.holds(node)]
@@ -205,9 +206,9 @@ def row_of(cache: KVCacheScheduler, page: Page, node: int) -> Row:
         tiers=tuple(media),
         state="computing" if ready == COMPUTING else "lost" if ready == LOST else "ready",
         uses=uses,
-        idle_s=max(0.0, page.now - float(columns.used_s[node])) if uses else None,
+        idle_s=max(0.0, tier.now - float(columns.used_s[node])) if uses else None,
         level=int(columns.level[node]),
-        lifetime_left_s=None if expires in (NEVER, UNSET) else max(0.0, expires / 1e6 - page.now),
+        lifetime_left_s=None if expires in (NEVER, UNSET) else max(0.0, expires / 1e6 - tier.now),
         leases=int(page.leases[node]),
         pinned_by=tuple(sorted(page.owners.get(node, ()))),
         children=int(columns.children[node]),

@@ -201,7 +201,9 @@ def name(
 ) -> int:
     """Give a number to (parent, ``keys[row]``), which is unknown; it holds nothing yet.
 
-    The one idle for longest is forgotten where all were used. O(1) expected, beside `forget`.
+    The one idle for longest is forgotten where all were used, then its parent if that is idle now.
+    So numbers are reused of which no block was cached when the call began: there are as many of
+    them as the cache can hold. O(1) expected, beside `forget`.
     """
     table, names = live.table, live.names
     if names.counts[FRESH] < names.counts[NAMES]:
@@ -216,7 +218,8 @@ def name(
         if above != NONE:
             names.kin[above] -= 1
             # It left when its last child did, or soon after, and goes next: chains are forgotten
-            # whole, and what is written next lies beside in memory.
+            # whole, and what is written next lies beside in memory. Behind all others it would let
+            # this call reuse what left in it, and has not been told of.
             if is_idle(live, above):
                 link_behind(names.idle, len(names.idle) - 1, above)
     table.parent[node] = parent

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvsched.cache.events import GPU
-from kvsched.cache.leaving import Leaving, copy_of, leaving
+from kvsched.cache.leaving import Copy, Leaving, copy_of, leaving
 from kvsched.cache.state import Live
 from kvsched.cache.store import Home
 from kvsched.kernel.table import NONE
@@ -59,6 +59,8 @@ class Tier(NamedTuple):
     """One tier of a home."""
 
     medium: str
+    now: float
+    """As the tier counts it."""
     columns: Columns
     order: Leaving
     place: NDArray[np.int64]
@@ -75,7 +77,6 @@ class Page(NamedTuple):
     """One home: a tenant with blocks of its own, or all others together."""
 
     name: str
-    now: float
     first: Tier
     second: Tier | None
     leases: NDArray[np.int64]
@@ -117,13 +118,15 @@ def open_page(cache: KVCacheScheduler, home: Home) -> Page:
         for pin in cache.pins.held.values():
             for node in pin._nodes.tolist() if pin._home is home else ():
                 owners.setdefault(node, set()).add(pin.owner)
-    tiers = [_tier(medium, columns, leaving(copied)) for medium, columns, copied in copies]
-    return Page(home.name, now, tiers[0], tiers[1] if len(tiers) > 1 else None, leases, owners)
+    tiers = [_tier(*parts) for parts in copies]
+    return Page(home.name, tiers[0], tiers[1] if len(tiers) > 1 else None, leases, owners)
 
 
-def _tier(medium: str, columns: Columns, order: Leaving) -> Tier:
+def _tier(medium: str, columns: Columns, copied: Copy) -> Tier:
+    now = copied.now
+    order = leaving(copied)
     place = np.zeros(len(columns.parent), np.int64)
     why = np.zeros(len(columns.parent), np.uint8)
     place[order.nodes] = np.arange(1, len(order.nodes) + 1)
     why[order.nodes] = order.why
-    return Tier(medium, columns, order, place, why)
+    return Tier(medium, now, columns, order, place, why)
