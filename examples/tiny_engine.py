@@ -18,7 +18,7 @@ from tiny_llama import Piece, TinyLlama
 from torch import Tensor
 
 from kvsched import KVCacheScheduler
-from kvsched.cache import Lease, Move, Outcome, Request, TierSettings
+from kvsched.cache import Admission, Lease, Move, Outcome, Request, Ticket, TierSettings
 
 
 @dataclass(eq=False)
@@ -69,7 +69,7 @@ class Engine:
         self.pool = model.new_pool(blocks, block_size)
         self.host = model.new_pool(host_blocks, block_size)
         self.arrived: deque[Sequence] = deque()
-        self.queued: list[tuple[Any, Sequence]] = []
+        self.queued: list[tuple[Ticket, Sequence]] = []
         self.running: list[Sequence] = []
         self.finished: list[Sequence] = []
         self.steps = self.tokens_run = self.preemptions = 0
@@ -111,7 +111,7 @@ class Engine:
                 self._start(sequence, ticket.admission)
         self.queued = [each for each in self.queued if each[0].admission is None]
 
-    def _start(self, sequence: Sequence, admission: Any) -> None:
+    def _start(self, sequence: Sequence, admission: Admission) -> None:
         if admission.outcome is not Outcome.ADMIT:
             sequence.failure = admission.reason
             self.finished.append(sequence)
