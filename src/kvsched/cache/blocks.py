@@ -68,6 +68,8 @@ class BlockManager:
         self.counters = counters
         self.block_size = maker.block_size
         self.levels = True
+        self.queue: list[Move] | None = None
+        """Moves that nobody has taken yet, where they are kept."""
         self.shared: dict[int, int] = {}
         """Blocks without a node that several leases hold, and how many."""
         self._number = 0
@@ -160,9 +162,8 @@ class BlockManager:
         lease.hit_blocks = hits + loaded
         lease.loaded_blocks = loaded
         lease.hit_tokens = found if found < tokens else tokens
-        lease.computed_tokens = hits * size if hits * size < tokens else tokens
-        if waits < hits:
-            lease.waits_for_blocks = hits - waits
+        lease.computed_tokens = waits * size if waits * size < tokens else tokens
+        lease._theirs, lease._ready = hits, waits
         lease.prompt_blocks = chain.blocks
         room = len(lease._ids) * size
         lease.tokens = room if room < tokens else tokens
@@ -267,6 +268,7 @@ class BlockManager:
         partition = lease._home.partition
         node = lease._nodes[place:]
         lease._nodes = lease._nodes[:place]
+        lease._theirs = min(lease._theirs, place)
         if place:
             partition.share(int(lease._nodes[-1]))
         self._end(lease, node, _NO_BLOCKS, 1, now)
@@ -319,10 +321,11 @@ class BlockManager:
         self._number += 1
         for name in (
             "_last_hash", "computed_tokens", "hit_blocks", "hit_tokens", "loaded_blocks",
-            "lost_from", "outcome", "prompt_blocks", "reason", "tokens", "waits_for_blocks",
+            "lost_from", "outcome", "prompt_blocks", "reason", "tokens", "_ready",
         ):  # fmt: skip
             setattr(twin, name, getattr(lease, name))
         twin._nodes = lease._nodes
+        twin._theirs = len(lease._nodes)
         twin._blocks = list(lease._blocks)
         twin._own = dict(lease._own)
         twin._tail = None if lease._tail is None else list(lease._tail)
@@ -357,7 +360,14 @@ class BlockManager:
         private: Any = self.private(lease) if lease._own or lease.extra_blocks else _NO_BLOCKS
         if len(private) and self.shared:
             private = self._unshare(private)
+        others = _NO_BLOCKS
+        if lease.waits_for_blocks:
+            others = lease._nodes[lease._ready : lease._theirs]
+            others = others[partition.live.ready[others] == COMPUTING]
         dropped = self._end(lease, lease._nodes, np.asarray(private, np.int32), keep, now)
+        if len(others):
+            # What another request computes is not in place because this one ends.
+            partition.live.ready[others] = COMPUTING
         if dropped:
             self._left(take_gone(home, dropped), dropped, moves, now)
         if home.second is not None and home.second.writes_through and keep:
@@ -454,6 +464,8 @@ class BlockManager:
     def tell_moves(self, moves: Iterable[Move]) -> None:
         """Tell of moves, and count them."""
         for move in moves:
+            if self.queue is not None:
+                self.queue.append(move)
             if move.kind == "offload":
                 self.counters.offloads += 1
             elif move.kind == "load":
