@@ -9,6 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
+
+# How long an example takes says nothing on a machine that others use too.
+settings.register_profile("kvsched", deadline=None)
+settings.load_profile("kvsched")
 
 FLAGS = [
     "--no-sandbox",

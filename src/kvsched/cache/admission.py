@@ -74,9 +74,11 @@ class Gate:
         return cache.blocks.hold(cache, request, chain, home, spare, now)
 
     def _never(self, chain: Chain, home: Home, request: Request) -> bool:
-        size = self.cache.block_size
-        most = -(-(chain.tokens + request.reserve_tokens) // size)
-        return max(most, chain.blocks) > self.cache.store.most(home)
+        blocks = chain.blocks
+        if request.reserve_tokens:
+            size = self.cache.block_size
+            blocks = max(blocks, -(-(chain.tokens + request.reserve_tokens) // size))
+        return blocks > home.most
 
     def _is_past(self, request: Request, now: float) -> bool:
         return request.deadline_s is not None and request.deadline_s < now
@@ -120,7 +122,7 @@ class Gate:
         return Admission(lease.outcome, lease.reason, lease)
 
     def _oversize(self, request: Request, chain: Chain, home: Home, now: float) -> Admission:
-        most = self.cache.store.most(home)
+        most = home.most
         reason = f"it needs {chain.blocks:,} blocks, and at most {most:,} can ever be held"
         if request.reserve_tokens:
             reason += f" (with room for {request.reserve_tokens:,} more tokens)"

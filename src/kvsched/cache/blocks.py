@@ -73,6 +73,8 @@ class BlockManager:
         self.counters = counters
         self.block_size = maker.block_size
         self.levels = True
+        self.queue: list[Move] | None = None
+        """Moves that nobody has taken yet, where they are kept."""
         self.shared: dict[int, int] = {}
         """Blocks without a node that several leases hold, and how many."""
         self._number = 0
@@ -118,21 +120,20 @@ class BlockManager:
                 second.let_go(found, now)
         if not held:
             return None
-        report = partition.report.tolist()
-        hits, stored, taken, gone, _, waits = report[:6]
+        hits, stored, taken, gone, _, waits, _, _ = partition.report.tolist()
         out = partition.out
-        nodes = hits + stored
         lease = Lease(cache, home, request, self._number)
         self._number += 1
-        lease._nodes = out.nodes[:nodes].copy()
-        lease._blocks = out.blocks[: hits + taken].tolist()
+        lease._nodes = out.nodes[: hits + stored].copy()
+        lease._blocks = out.blocks[: hits + taken].copy()
         self.departures.settle(home, gone, moves, now)
         loaded = 0
         if second is not None and found is not None:
             loaded = second.load(found, lease, hits, moves, now)
-        self._describe(lease, chain, hits, loaded, waits)
-        lease.moves = tuple(moves)
-        if stored:
+        self._describe(lease, chain, hits, stored, loaded, waits)
+        if moves:
+            lease.moves = tuple(moves)
+        if stored and self.told.on:
             self._stored(lease, hits)
         return lease
 
@@ -162,21 +163,22 @@ class BlockManager:
             shift = home.partition.shift_s
             columns.write(request_values(request, chain, now, shift), again=again)
 
-    def _describe(self, lease: Lease, chain: Chain, hits: int, loaded: int, waits: int) -> None:
-        size = self.block_size
-        found = hits + loaded
-        lease.hit_blocks = found
+    def _describe(
+        self, lease: Lease, chain: Chain, hits: int, stored: int, loaded: int, waits: int
+    ) -> None:
+        size, tokens = self.block_size, chain.tokens
+        found = (hits + loaded) * size
+        lease.hit_blocks = hits + loaded
         lease.loaded_blocks = loaded
-        lease.hit_tokens = min(found * size, chain.tokens)
-        lease.computed_tokens = min(hits * size, chain.tokens)
-        lease.waits_for_blocks = max(0, hits - waits)
+        lease.hit_tokens = found if found < tokens else tokens
+        lease.computed_tokens = waits * size if waits * size < tokens else tokens
+        lease._theirs, lease._ready = hits, waits
         lease.prompt_blocks = chain.blocks
-        lease.tokens = min(chain.tokens, len(lease._blocks) * size)
-        lease.stored_blocks = len(lease._nodes) - hits
-        if len(lease._nodes) == len(chain.keys):
-            lease._last_hash, lease._tail = chain.last_hash, chain.tail
-            if lease._tail is not None:
-                lease._tail = list(lease._tail)
+        room = len(lease._ids) * size
+        lease.tokens = room if room < tokens else tokens
+        lease.stored_blocks = stored
+        if chain.tail is not None and hits + stored == len(chain.keys):
+            lease._last_hash, lease._tail = chain.last_hash, list(chain.tail)
 
     def hold_hits(
         self,
@@ -277,6 +279,7 @@ class BlockManager:
         partition = lease._home.partition
         node = lease._nodes[place:]
         lease._nodes = lease._nodes[:place]
+        lease._theirs = min(lease._theirs, place)
         if place:
             partition.share(int(lease._nodes[-1]))
         dropped = self._end(lease, node, _NO_BLOCKS, 1, now)
@@ -333,10 +336,11 @@ class BlockManager:
         self._number += 1
         for name in (
             "_last_hash", "computed_tokens", "hit_blocks", "hit_tokens", "loaded_blocks",
-            "lost_from", "outcome", "prompt_blocks", "reason", "tokens", "waits_for_blocks",
+            "lost_from", "outcome", "prompt_blocks", "reason", "tokens", "_ready",
         ):  # fmt: skip
             setattr(twin, name, getattr(lease, name))
         twin._nodes = lease._nodes
+        twin._theirs = len(lease._nodes)
         twin._blocks = list(lease._blocks)
         twin._own = dict(lease._own)
         twin._tail = None if lease._tail is None else list(lease._tail)
@@ -371,7 +375,14 @@ class BlockManager:
         private: Any = self.private(lease) if lease._own or lease.extra_blocks else _NO_BLOCKS
         if len(private) and self.shared:
             private = self._unshare(private)
+        others = _NO_BLOCKS
+        if lease.waits_for_blocks:
+            others = lease._nodes[lease._ready : lease._theirs]
+            others = others[partition.live.ready[others] == COMPUTING]
         dropped = self._end(lease, lease._nodes, np.asarray(private, np.int32), keep, now)
+        if len(others):
+            # What another request computes is not in place because this one ends.
+            partition.live.ready[others] = COMPUTING
         self.departures.settle(home, dropped, moves, now)
         if home.second is not None and home.second.writes_through and keep:
             home.second.write_through(partition, lease._nodes[:keep], moves, now)
@@ -425,6 +436,8 @@ class BlockManager:
     def tell_moves(self, moves: Iterable[Move]) -> None:
         """Tell of moves, and count them."""
         for move in moves:
+            if self.queue is not None:
+                self.queue.append(move)
             if move.kind == "offload":
                 self.counters.offloads += 1
             elif move.kind == "load":

@@ -43,7 +43,7 @@ from kvsched.cache.state import (
     Out,
     Pool,
 )
-from kvsched.kernel.heap import heap_peek, heap_push, heap_remove
+from kvsched.kernel.heap import SIZE, heap_peek, heap_push, heap_remove
 from kvsched.kernel.hooks import (
     begin,
     enter,
@@ -176,7 +176,7 @@ def _open(live: Live, state: Any, node: int) -> None:
 
 def _close(live: Live, state: Any, node: int) -> None:
     """An evictable node is held, gets a child, or leaves by no choice of the policy."""
-    if live.due.place[node] != NONE:
+    if live.due.counts[SIZE] > 0 and live.due.place[node] != NONE:
         heap_remove(live.due, node)
     if live.where[node] == IN_POLICY:
         leave(live.table, state, node)
@@ -212,7 +212,7 @@ def _why(live: Live, node: int, now_us: int) -> int:
 def _remove(live: Live, state: Any, pool: Pool, out: Out, node: int, gone: int, why: int) -> None:
     """Take a node out of the cache: an evictable one, or one that was never opened."""
     if why == BY_POLICY:
-        if live.due.place[node] != NONE:
+        if live.due.counts[SIZE] > 0 and live.due.place[node] != NONE:
             heap_remove(live.due, node)
         live.where[node] = CLOSED
         on_evict(live.table, state, node)
@@ -345,9 +345,7 @@ def _fits(live: Live, pool: Pool, out: Out, need: int) -> bool:
 
 
 def _settle(live: Live, node: int, parent: int, block: int) -> None:
-    """Make a known node resident and held; the hold on its parent moves to it."""
-    if is_idle(live, node):
-        wake(live, node)
+    """Make a node resident and held; the hold on its parent moves to it."""
     live.table.resident[node] = 1
     live.block[node] = block
     live.ready[node] = COMPUTING
@@ -415,25 +413,6 @@ def _unhold(live: Live, state: Any, pool: Pool, out: Out, how: int, length: int)
     out.report[EVICTED] = _let_go(live, state, pool, out, length, length)
 
 
-def _find(
-    live: Live,
-    state: Any,
-    deepest: int,
-    keys: NDArray[np.int64],
-    row: int,
-    space: NDArray[np.int64],
-    path: int,
-    tokens: int,
-    block_size: int,
-) -> int:
-    """Return the number of a key that is to be stored; a new one waits among the idle."""
-    node = find(live, deepest, keys, row, space, path)
-    if node == NONE:
-        node = name(live, state, deepest, keys, row, space, path, tokens, block_size)
-        rest(live, node)
-    return node
-
-
 def _store(
     live: Live,
     state: Any,
@@ -457,13 +436,18 @@ def _store(
     """
     table, counts = live.table, live.counts
     evicted, taken, at, node, code = 0, 0, hits, NONE, OK
+    is_new = False
     while at < length + extra or how == EXPIRE:
         is_node = at < length
         if is_node and node == NONE:
-            tokens = last_tokens if at == length - 1 else block_size
-            node = _find(
-                live, state, deepest, keys, at, space, int(out.paths[at]), tokens, block_size
-            )
+            # Below a number that was given just now nothing is known.
+            if not is_new:
+                node = find(live, deepest, keys, at, space, int(out.paths[at]))
+            is_new = node == NONE
+            if is_new:
+                tokens = last_tokens if at == length - 1 else block_size
+                path = int(out.paths[at])
+                node = name(live, state, deepest, keys, at, space, path, tokens, block_size)
         full = pool.counts[FREE] == 0 or counts[USED] >= counts[LIMIT]
         short = full and how != GROW and how < EVICT
         if short or (how == EVICT and evicted < extra) or how == EXPIRE:
@@ -486,12 +470,16 @@ def _store(
             counts[USED] += 1
             taken += 1
         if is_node:
+            if not is_new and is_idle(live, node):
+                wake(live, node)
             _settle(live, node, deepest, int(out.blocks[at]))
             on_insert(table, state, node, rank - at)
             out.nodes[at] = node
             deepest = node
             node = NONE
         at += 1
+    if node != NONE and is_new:
+        rest(live, node)
     out.report[STORED_BLOCKS] = min(at, length) - hits
     out.report[TAKEN] = taken
     out.report[EVICTED] = evicted

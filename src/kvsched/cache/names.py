@@ -162,12 +162,12 @@ def hide(live: Live, node: int) -> None:
     slots[gap] = NONE
 
 
-def reindex(names: Names, parent: NDArray[np.int32], listed: NDArray[np.uint8]) -> None:
+def reindex(names: Names, listed: NDArray[np.uint8]) -> None:
     """Index the numbers that are ``listed`` anew, and no other. O(N) expected."""
     names.slots[:] = NONE
     for node in range(len(listed)):
         if listed[node] != 0:
-            _add(names, node, home_of(int(parent[node]), names.keys, node))
+            _add(names, node, home_of(int(names.path[node])))
 
 
 def is_idle(live: Live, node: int) -> bool:

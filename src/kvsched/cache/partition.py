@@ -40,13 +40,15 @@ from kvsched.policy.base import Policy, Setup
 NO_KEYS = np.zeros((0, 1), np.int64)
 NO_SPACE = np.zeros(2, np.int64)
 
-_bound: dict[tuple[type[Policy], bool], Callable[..., int]] = {}
+_bound: dict[tuple[Callable[..., Any], type[Policy], bool], Callable[..., Any]] = {}
 
 
-def _bind(policy: type[Policy], compiled: bool) -> Callable[..., int]:
-    if (policy, compiled) not in _bound:
-        _bound[policy, compiled] = bind(operate, policy.hooks(), compiled)
-    return _bound[policy, compiled]
+def _bind(function: Callable[..., Any], policy: type[Policy], compiled: bool) -> Callable[..., Any]:
+    # Once each: compiled code is never unloaded.
+    key = (function, policy, compiled)
+    if key not in _bound:
+        _bound[key] = bind(function, policy.hooks(), compiled)
+    return _bound[key]
 
 
 class Partition:
@@ -113,7 +115,7 @@ class Partition:
         by_storing, by_use = orders(live)
         if len(by_use):
             self.columns.write({})
-            bound = bind(adopt, type(self.form).hooks(), self.compiled)
+            bound = _bind(adopt, type(self.form), self.compiled)
             bound(live, self.state, by_storing, by_use)
             self._rank_anew(by_use)
 
@@ -141,7 +143,9 @@ class Partition:
         words = self.names.keys.shape[1]
         keys = np.zeros((1, words), np.int64)
         arguments = (*self._places(), keys, NO_SPACE, 0, NONE, 0, 0, 0, 0.0, 0, 0, 0, 0)
-        self._operate = entry_point(_bind(type(self.form), self.compiled), arguments)
+        self._operate: Callable[..., int] = entry_point(
+            _bind(operate, type(self.form), self.compiled), arguments
+        )
         self.no_keys = np.zeros((0, words), np.int64)
 
     def _places(self) -> tuple[Live, Any, Pool, Out]:
@@ -180,11 +184,14 @@ class Partition:
             self.block_size,
         )
         if code == kernel.BAD_VICTIM:
-            raise UsageError(
-                f"policy {self.policy.label}: its victim is no evictable node: return a resident "
-                "leaf that nobody holds, or NONE"
-            )
+            raise self._bad_victim()
         return code
+
+    def _bad_victim(self) -> UsageError:
+        return UsageError(
+            f"policy {self.policy.label}: its victim is no evictable node: return a resident "
+            "leaf that nobody holds, or NONE"
+        )
 
     def probe(
         self,
@@ -214,14 +221,13 @@ class Partition:
         ``spare``: blocks that must stay to be had beside; −1 takes what fits. ``report`` and
         ``out`` say what was done.
         """
-        try:
-            code = self._call(
-                kernel.ACQUIRE, keys, space, base, len(keys), extra, spare, now, 0, NEVER,
-                last_tokens,
-            )  # fmt: skip
-        except UsageError:
+        code = self._operate(
+            self.live, self.state, self.pool, self.out, keys, space, kernel.ACQUIRE, base,
+            len(keys), extra, spare, now, 0, NEVER, last_tokens, self.block_size,
+        )  # fmt: skip
+        if code == kernel.BAD_VICTIM:
             self._undo()
-            raise
+            raise self._bad_victim()
         return code == kernel.OK
 
     def _undo(self) -> None:
@@ -284,11 +290,13 @@ class Partition:
     ) -> int:
         """End a hold; all but the first ``keep`` are dropped where nobody else holds them."""
         out = self.out
-        out.nodes[: len(nodes)] = nodes
-        out.blocks[: len(private)] = private
-        self._call(
-            kernel.RELEASE, None, NO_SPACE, NONE, len(nodes), len(private), keep, now, level,
-            expires,
+        length, extra = len(nodes), len(private)
+        out.nodes[:length] = nodes
+        if extra:
+            out.blocks[:extra] = private
+        self._operate(
+            self.live, self.state, self.pool, out, self.no_keys, NO_SPACE, kernel.RELEASE, NONE,
+            length, extra, keep, now, level, expires, 0, self.block_size,
         )  # fmt: skip
         return int(self.report[kernel.EVICTED])
 

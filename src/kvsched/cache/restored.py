@@ -228,7 +228,7 @@ def _fill(file: SavedFile[Head], cache: KVCacheScheduler) -> list[str]:
             known = np.zeros(len(partition.live.block), np.uint8)
             file.load(f"{name}/listed", known)
             known[int(partition.names.counts[0]) :] = 0
-            _reindex(partition.names, partition.live.table.parent, known)
+            _reindex(partition.names, known)
         record = head.policy
         if partition.is_flat and head.second is not None:
             record = head.second.policy

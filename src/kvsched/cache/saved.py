@@ -182,7 +182,7 @@ def partition_arrays(partition: Partition, name: str) -> Arrays:
 
 _OWN = ("resident", "children")
 _SHARED = ("parent", "depth", "tokens", "begins")
-_NAMES = ("keys", "space", "kin", "idle", "counts")
+_NAMES = ("keys", "space", "path", "kin", "idle", "counts")
 _LIVE = (
     "block", "locks", "pins", "rank", "stored", "used_s", "uses", "level", "expires", "ready",
     "where", "levels", "due", "counts",

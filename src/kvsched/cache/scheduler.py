@@ -60,7 +60,9 @@ class KVCacheScheduler:
     cache holds at least. ``isolate_tenants``: whether a tenant's name is part of the namespace.
     ``request_fields``: columns that requests have, for policies that ask what is known; None: all.
     ``max_events``: events kept until they are taken, 0 for none. ``clock``: seconds, never falling.
-    ``carry``: called with the moves of each answer before it is given.
+    ``carry``: called with the moves of each answer before it is given. ``queue_moves``: all moves
+    are kept in the order of the decisions until `take_moves`, for an engine that carries them once
+    a step.
 
     Memory: about 400 bytes a block of capacity, plus the policy's. Raises UsageError for settings
     that contradict, and policies that look ahead.
@@ -92,6 +94,7 @@ class KVCacheScheduler:
         max_events: int = 0,
         clock: Callable[[], float] = time.monotonic,
         carry: Carry | None = None,
+        queue_moves: bool = False,
     ) -> None:
         capacity = check_whole("capacity_blocks", capacity_blocks, 1, 2**28)
         size = check_whole("block_size", block_size, 1, 2**20)
@@ -128,7 +131,10 @@ class KVCacheScheduler:
             chosen, capacity, size, words, history_blocks, tenants or {}, fields, second_tier,
             told=Announcer(self.events, self.maker.to_hash, size),
         )  # fmt: skip
+        if queue_moves and carry is not None:
+            raise UsageError("moves are carried by carry or taken by take_moves, not both")
         self.blocks = BlockManager(self.store, self.maker, self.events, self.counters)
+        self.blocks.queue = [] if queue_moves else None
         self.blocks.levels = by_level
         self.pins = Pins(self.store, self.maker, pinned)
         self.leases: dict[int, Lease] = {}
@@ -266,12 +272,15 @@ class KVCacheScheduler:
             self.leases[twin.id] = twin
             return twin
 
-    def release(self, lease: Lease, *, failed: bool = False) -> tuple[Move, ...]:
+    def release(
+        self, lease: Lease, *, failed: bool = False, admit: bool = True
+    ) -> tuple[Move, ...]:
         """End a lease; its full blocks stay cached. Nothing happens to one that has ended.
 
         ``failed``: blocks beyond `Lease.computed_tokens` are dropped; leases of others that hold
-        any of them have `Lease.lost_from` from then on. Those that wait are then admitted as far as
-        they fit. Returns moves to carry. O(blocks).
+        any of them have `Lease.lost_from` from then on. ``admit``: those that wait are then
+        admitted as far as they fit; without it at the next `release` or `poll`, so that a request
+        that runs can have the room first. Returns moves to carry. O(blocks).
         """
         with self.lock:
             if lease.released or lease._cache is not self:
@@ -281,17 +290,31 @@ class KVCacheScheduler:
             now = self.now()
             moves = self._end(lease, failed, now)
             calls: list[Callable[[], None]] = []
-            if self.gate.waiting:
+            if admit and self.gate.waiting:
                 _, calls = self.gate.pump(now)
         self._call(calls)
         if moves and self.carry is not None:
             self.carry(moves)
         return tuple(moves)
 
+    def take_moves(self) -> list[Move]:
+        """Return the moves of all answers since the last call, in order; with ``queue_moves``.
+
+        An engine whose steps run one after another carries them before each step that writes or
+        reads blocks, and leaves the moves of the answers alone. Raises UsageError without
+        ``queue_moves``.
+        """
+        with self.lock:
+            if self.blocks.queue is None:
+                raise UsageError("moves are kept only where the cache has queue_moves=True")
+            taken, self.blocks.queue = self.blocks.queue, []
+            return taken
+
     def _end(self, lease: Lease, failed: bool, now: float) -> list[Move]:
         keep = len(lease._nodes)
         if failed:
-            keep = min(keep, lease.computed_tokens // self.block_size)
+            # What others compute is theirs to lose.
+            keep = min(keep, max(lease.computed_tokens // self.block_size, lease._theirs))
             if lease.computed_tokens >= lease.tokens:
                 keep = len(lease._nodes)
             self.counters.failed += 1

@@ -31,6 +31,11 @@ class Home:
     tenant: Tenant
     second: SecondTier | None = None
 
+    @property
+    def most(self) -> int:
+        """How many blocks one request of the tenant could ever hold."""
+        return self.partition.capacity
+
     def shift(self, seconds: float) -> None:
         """Count every moment as so much later than the clock says."""
         self.partition.shift_s = seconds
@@ -187,10 +192,6 @@ class Store:
         return self.used - sum(
             home.partition.resident - home.partition.locked for home in self.homes.values()
         )
-
-    def most(self, home: Home) -> int:
-        """Return how many blocks one request of a tenant could ever hold."""
-        return min(int(home.partition.live.counts[LIMIT]), self.capacity)
 
     def _headroom(self, home: Home) -> int:
         """Blocks that a tenant's limit lets it take from the pool."""
