@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -81,8 +81,11 @@ class Pins:
         self.held[pin.number] = pin
         return pin
 
-    def remove(self, what: Pin | str) -> list[Pin]:
-        """End a pin, or all of an owner's. Raises UsageError for one that is not held."""
+    def remove(self, what: Pin | str, settle: Callable[[Home, int], None]) -> list[Pin]:
+        """End a pin, or all of an owner's; ``settle`` is told how many blocks left each home.
+
+        Raises UsageError for one that is not held.
+        """
         ended: Iterable[Pin]
         if isinstance(what, str):
             ended = [pin for pin in self.held.values() if pin.owner == what]
@@ -92,5 +95,5 @@ class Pins:
             ended = [what]
         for pin in ended:
             del self.held[pin.number]
-            pin._home.partition.unpin(pin._nodes)
+            settle(pin._home, pin._home.partition.unpin(pin._nodes))
         return list(ended)
