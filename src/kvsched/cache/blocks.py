@@ -126,14 +126,15 @@ class BlockManager:
         self._number += 1
         lease._nodes = out.nodes[: hits + stored].copy()
         lease._blocks = out.blocks[: hits + taken].copy()
-        self.departures.settle(home, gone, moves, now)
+        if gone:
+            self.departures.settle(home, gone, moves, now)
         loaded = 0
         if second is not None and found is not None:
             loaded = second.load(found, lease, hits, moves, now)
         self._describe(lease, chain, hits, stored, loaded, waits)
         if moves:
             lease.moves = tuple(moves)
-        if stored and self.told.on:
+        if stored:
             self._stored(lease, hits)
         return lease
 
