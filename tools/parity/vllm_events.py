@@ -6,6 +6,7 @@ Runs in vLLM's environment alone (`make parity-vllm`): `vllm_events.py FOLDER`.
 from __future__ import annotations
 
 import base64
+import gzip
 import json
 import os
 import sys
@@ -24,7 +25,7 @@ from vllm.v1.core import kv_cache_utils
 from vllm.v1.core.block_pool import BlockPool
 from vllm.v1.request import Request
 
-NAME = "vllm-events.json"
+NAME = "vllm-events.jsonl.gz"
 BLOCK = 4
 POOL = 7
 """Blocks, the null block among them."""
@@ -82,7 +83,8 @@ def main() -> None:
         pool.cache_full_blocks(request, blocks, 0, full, BLOCK, 0)
         pool.free_blocks(reversed(blocks))
         batches.append(pool.take_events())
-    assert pool.reset_prefix_cache()
+    if not pool.reset_prefix_cache():
+        raise SystemExit("something is held")
     batches.append(pool.take_events())
     encoded = [
         msgspec.msgpack.encode(kv_events.KVEventBatch(ts=float(at), events=events))
@@ -105,7 +107,8 @@ def main() -> None:
         },
         "batches": [base64.b64encode(each).decode() for each in encoded],
     }
-    (folder / NAME).write_text(json.dumps(found, separators=(",", ":")) + "\n")
+    text = json.dumps(found, separators=(",", ":")) + "\n"
+    (folder / NAME).write_bytes(gzip.compress(text.encode(), 9, mtime=0))
     print(f"{NAME}: {len(encoded)} batches recorded")
 
 
