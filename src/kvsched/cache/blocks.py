@@ -271,7 +271,9 @@ class BlockManager:
         lease._theirs = min(lease._theirs, place)
         if place:
             partition.share(int(lease._nodes[-1]))
-        self._end(lease, node, _NO_BLOCKS, 1, now)
+        dropped = self._end(lease, node, _NO_BLOCKS, 1, now)
+        if dropped:
+            self._left(take_gone(lease._home, dropped), dropped, [], now)
 
     def _take(
         self, home: Home, blocks: int, now: float, moves: list[Move]
@@ -448,15 +450,21 @@ class BlockManager:
         nodes = nodes[ready[nodes] == COMPUTING]
         ready[nodes] = READY
 
+    def unpinned(self, gone: list[Gone], now: float) -> None:
+        """Count and tell what left as its pin ended: blocks whose request had failed."""
+        self._left(gone, len(gone), [], now)
+
     def expire(self, now: float) -> int:
-        """Let all leave whose lifetime has ended; return how many."""
+        """Let all leave whose lifetime has ended; return how many. None of them is offloaded."""
         total = 0
         for home in self.store.homes.values():
             count = home.partition.expire(now)
             self.counters.blocks_evicted += count
             self.counters.blocks_expired += count
-            if self.events.on:
-                for each in take_gone(home, count):
+            for each in take_gone(home, count) if self._watched(home) else ():
+                if home.second is not None:
+                    home.second.cut(each.node, now)
+                if self.events.on:
                     self.events.add(BlockRemoved([self.hash_of(each.key)], reason="lifetime"))
             total += count
         return total

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from kvsched.cache.chain import ChainMaker
 from kvsched.cache.lease import Lease
 from kvsched.cache.request import Request
-from kvsched.cache.store import Home, Store
+from kvsched.cache.store import Gone, Home, Store, take_gone
 from kvsched.foundation.errors import UsageError
 
 
@@ -81,8 +81,11 @@ class Pins:
         self.held[pin.number] = pin
         return pin
 
-    def remove(self, what: Pin | str) -> list[Pin]:
-        """End a pin, or all of an owner's. Raises UsageError for one that is not held."""
+    def remove(self, what: Pin | str) -> tuple[list[Pin], list[Gone]]:
+        """End a pin, or all of an owner's; return them, and what left, as its request had failed.
+
+        Raises UsageError for one that is not held.
+        """
         ended: Iterable[Pin]
         if isinstance(what, str):
             ended = [pin for pin in self.held.values() if pin.owner == what]
@@ -90,7 +93,8 @@ class Pins:
             raise UsageError(f"pin {what.number} of {what.owner!r} is not held")
         else:
             ended = [what]
+        gone: list[Gone] = []
         for pin in ended:
             del self.held[pin.number]
-            pin._home.partition.unpin(pin._nodes)
-        return list(ended)
+            gone += take_gone(pin._home, pin._home.partition.unpin(pin._nodes))
+        return list(ended), gone

@@ -374,7 +374,8 @@ class KVCacheScheduler:
     def unpin(self, pin: Pin | str) -> int:
         """End a pin, or all of an owner's; return how many blocks of chains they were."""
         with self.lock:
-            ended = self.pins.remove(pin)
+            ended, gone = self.pins.remove(pin)
+            self.blocks.unpinned(gone, self.now())
             if self.events.on:
                 for each in ended:
                     self.events.add(Pinned(each.owner, each.blocks, pinned=False))

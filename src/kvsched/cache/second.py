@@ -146,10 +146,10 @@ class SecondTier:
     def cut(self, node: int, now: float) -> None:
         """Drop what is cached below a node that is in neither tier any more. O(cached · depth).
 
-        Only a request that failed leaves such a node.
+        Only a request that failed, or a lifetime that ended, leaves such a node.
         """
         table = self.partition.live.table
-        if table.children[node] == 0:
+        if table.children[node] == 0 or table.resident[node] == 1:
             return
         cached = np.flatnonzero(table.resident)
         below = np.zeros(len(cached), np.bool_)
