@@ -31,8 +31,8 @@ A step of decodes alone, run again with one more token each, changes two sums:
 (anything without a window). A loop of that and of `step_seconds` costs some 10 ns a step, however
 many requests run, and gives the very floats of stepping. ``decode_seconds(coefficients,
 sequences, steps, read, read_window)`` gives the sum of ``steps`` such steps in O(1), exact but for
-rounding (relative error below 1e-12), with ``read`` the sum of `decode_read(context, steps, 0)` over
-the requests and ``read_window`` that of ``decode_read(context, steps, window)``.
+rounding (relative error below 1e-12), with ``read`` the sum of ``decode_read(context, steps, 0)``
+over the requests and ``read_window`` that of ``decode_read(context, steps, window)``.
 """
 
 from __future__ import annotations
