@@ -39,7 +39,7 @@ class Coefficients(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     decode_read_window_s: float = 0.0
     """The same where only the last tokens are looked at: min(c + 1, window) of each."""
     prefill_pair_s: float = 0.0
-    """Seconds a pair of tokens, of requests with more tokens computed: t·c + t·(t + 1)/2 of each."""
+    """Seconds a pair of tokens, of requests with more tokens computed: t·c + t·(t + 1)/2."""
     prefill_pair_window_s: float = 0.0
     """The same where each token looks at the last ``window`` tokens."""
     prefill_context_s: float = 0.0

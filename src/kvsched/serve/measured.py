@@ -154,7 +154,8 @@ def _fit(batches: Floats, seconds: Floats, window: int) -> Coefficients:
     tokens = batches[:, at.TOKENS]
     features = _features(batches, window)
     best, squares = _solve(features, seconds)
-    plain = squares
+    # A knee must buy more than a further column does by fitting noise, or rounding.
+    enough = squares * (1 - max(0.02, 10 / len(seconds))) - 1e-10 * len(seconds)
     grid = np.unique(np.quantile(tokens, np.linspace(0, 1, _KNEES)))
     for _ in range(2):
         scores = []
@@ -162,8 +163,7 @@ def _fit(batches: Floats, seconds: Floats, window: int) -> Coefficients:
             features["knee_token_s"] = np.maximum(tokens - knee, 0.0)
             found, left = _solve(features, seconds)
             scores.append(left)
-            # A knee must buy more than any further column does by fitting noise.
-            if left < squares and left < plain * (1 - max(0.02, 10 / len(seconds))):
+            if left < min(squares, enough):
                 best, squares = {**found, "knee_tokens": float(knee)}, left
         middle = int(np.argmin(scores))
         near = grid[max(0, middle - 1)], grid[min(len(grid) - 1, middle + 1)]

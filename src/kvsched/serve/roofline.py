@@ -151,7 +151,11 @@ def roofline(
             f"{accelerator.name}: the catalogue does not know its interconnect; give its bytes a "
             "second for tensor parallelism"
         )
+    if interconnect_bytes_s is not None and not interconnect_bytes_s > 0:
+        raise UsageError(f"interconnect must be above 0 bytes/s, not {interconnect_bytes_s:g}")
     rate = costs.linear_rate(accelerator, weight_dtype) if linear_rate is None else linear_rate
+    if not rate > 0:
+        raise UsageError(f"linear_rate must be above 0, not {rate:g}")
     bands = ASSUMED if assumed is None else assumed
     for band in BANDS:
         _check(band, bands[band])
