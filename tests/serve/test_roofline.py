@@ -86,13 +86,27 @@ def test_mla_decodes_on_compressed_vectors_and_expands_context_in_prefill():
     kv = 61 * (512 + 64) * 2
     assert row[at.PREFILL_READ_S] == pytest.approx(kv / 4.8e12)
     decode = 61 * 2 * 128 * (512 + 64 + 512) / 8
-    assert row[at.DECODE_READ_S] == pytest.approx(max(decode / PEAK, kv / 4.8e12))
+    assert row[at.DECODE_READ_S] == pytest.approx(kv / 4.8e12)
+    assert row[at.DECODE_PAIR_S] == pytest.approx(decode / PEAK)
+    assert row[at.DECODE_PAIR_S] < row[at.DECODE_READ_S]
     expand = 61 * 2 * 512 * 128 * (128 + 128) / 8
     assert row[at.PREFILL_CONTEXT_S] == pytest.approx(expand / PEAK)
     # Many ranks read the same vectors: on one, arithmetic is the longer.
     single = roofline(model, device).coefficients("low")
-    assert single[at.DECODE_READ_S] == pytest.approx(decode * 8 / PEAK)
-    assert single[at.DECODE_READ_S] > row[at.DECODE_READ_S]
+    assert single[at.DECODE_PAIR_S] == pytest.approx(decode * 8 / PEAK)
+    assert single[at.DECODE_PAIR_S] > single[at.DECODE_READ_S]
+
+
+def test_mla_takes_short_chunks_the_way_of_decodes():
+    """Up to 2·512·128·256 / (2·128·(1088 - 320)) = 170 tokens for DeepSeek-V3, on any rank."""
+    model, device = load_model("deepseek-v3"), find_accelerator("h200")
+    for ranks in (1, 8):
+        step = roofline(model, device, tensor_parallel_size=ranks)
+        assert step.decode_threshold == 170
+        # The two ways cost the same at the threshold: no jump of more than a token's share.
+        short, long = (step.seconds([t], [60_000])["low"] for t in (170, 171))
+        assert short < long < short * 1.02
+    assert roofline(LLAMA, H100).decode_threshold == 1
 
 
 def test_sliding_windows_stop_growing():
@@ -151,6 +165,7 @@ def test_a_step_computes_the_flops_that_the_catalogue_says(name):
     model = load_model(name)
     free = msgspec.structs.replace(H100, bandwidth_bytes_s=10**24)
     seconds = low(model, [700], [4000], free, linear_rate=1.0)
+    assert roofline(model, free).decode_threshold < 700
     expand = 4000 * sum(layer.count * layer.expand_flops for layer in model.layers)
     flops = model.prefill_flops(4000, 4700) + model.head_flops + expand
     assert seconds == pytest.approx(flops / PEAK, rel=1e-9)

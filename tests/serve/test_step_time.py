@@ -50,7 +50,8 @@ def test_the_sums_are_those_of_the_definition(requests, window):
     prefill = [(t, c) for t, c in requests if t > 1]
     assert batch[at.TOKENS] == sum(tokens)
     assert batch[at.SEQUENCES] == len(requests)
-    assert batch[at.DECODES] == len(decodes)
+    assert batch[at.DECODE_TOKENS] == len(decodes)
+    assert batch[at.DECODE_PAIRS] == batch[at.DECODE_READ]
     assert batch[at.DECODE_READ] == sum(c + 1 for c in decodes)
     pairs = sum(attended_pairs(c + t, None) - attended_pairs(c, None) for t, c in prefill)
     assert batch[at.PREFILL_PAIRS] == pairs == sum(t * c + t * (t + 1) // 2 for t, c in prefill)
@@ -80,11 +81,23 @@ def test_pairs_are_those_counted_one_by_one(tokens, context, window):
         assert batch[at.PREFILL_READ_WINDOW] == len(looked_at)
 
 
+def test_short_chunks_go_with_decodes_up_to_the_threshold():
+    batch = batch_of([1, 16, 17], [100, 1000, 500], 0, decode_threshold=16)
+    assert batch[at.DECODE_TOKENS] == 1 + 16
+    assert batch[at.DECODE_READ] == 101 + 1016
+    assert batch[at.DECODE_PAIRS] == 101 + window_pairs(16, 1000, 0)
+    assert batch[at.PREFILL_READ] == 517
+    assert batch[at.PREFILL_PAIRS] == window_pairs(17, 500, 0)
+    coefficients = np.zeros(COEFFICIENTS)
+    coefficients[at.PREFILL_CONTEXT_S] = 1.0
+    assert step_seconds(coefficients, batch) == 500.0
+
+
 def drive(coefficients, tokens, context, window, batch, out):
     """What a kernel does: the sums of a step, its seconds, and a jump from it."""
     clear(batch)
     for i in range(len(tokens)):
-        add(batch, tokens[i], context[i], window)
+        add(batch, tokens[i], context[i], window, 1)
     out[0] = step_seconds(coefficients, batch)
     read = 0.0
     near = 0.0

@@ -134,7 +134,7 @@ def _checked(steps: Steps) -> tuple[Floats, Floats]:
 
 def _features(batches: Floats, window: int) -> dict[str, Floats]:
     """What each coefficient counts, (R,) each."""
-    prefilled = batches[:, at.TOKENS] - batches[:, at.DECODES]
+    prefilled = batches[:, at.TOKENS] - batches[:, at.DECODE_TOKENS]
     found = {
         "step_s": np.ones(len(batches)),
         "token_s": batches[:, at.TOKENS],

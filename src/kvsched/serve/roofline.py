@@ -11,10 +11,10 @@ come from `Assumptions`.
 - experts: 2·P·t / (r·F·e·q) over the experts that a token is sent to; reading E·P·bits/8 / (r·B·e)
   times the share 1 - (1 - k/E)^t that t tokens touch, each sent to k of E evenly.
 - head: 2·V·H·n / (r·F·e) and V·H·bytes / (r·B·e): one row of logits a request, as vLLM v1 does.
-- decodes (one token computed): tokens looked at × max(FLOPs a pair / (r·F·e), KV bytes a token on
-  one rank / (B·e)). MLA works on its compressed vectors, of which every rank has all.
-- prefill: pairs × FLOPs / (r·F·e) and KV bytes of what is looked at, once a chunk, / (B·e). MLA
-  also expands each token of context to keys and values, once a chunk.
+- decodes: pairs × FLOPs / (r·F·e) and KV bytes of what is looked at / (B·e). MLA works on its
+  compressed vectors, of which every rank has all.
+- prefill: the same, what is looked at read once a chunk. MLA expands each token of context to keys
+  and values, once a chunk; chunks so short that the compressed vectors cost less go with decodes.
 - recurrent: FLOPs·t / (r·F·e) and 2 × state bytes × n / (r·B·e).
 - KV writes: bytes a token on one rank / (B·e).
 - communication, r > 1: an all-reduce of t·H elements after each mixer and each feed-forward part
@@ -161,7 +161,13 @@ def roofline(
         _check(band, bands[band])
     rows = tuple(_row(costs, accelerator, link or 0.0, rate, bands[band]) for band in BANDS)
     said = _assumptions(costs, accelerator, rate, bands["mid"])
-    return StepTime(kind="roofline", rows=rows, window=costs.window, assumptions=said)
+    return StepTime(
+        kind="roofline",
+        rows=rows,
+        window=costs.window,
+        decode_threshold=costs.decode_threshold,
+        assumptions=said,
+    )
 
 
 def _check(band: Band, assumed: Assumptions) -> None:
@@ -203,6 +209,7 @@ class _Costs:
         self.pair_flops = {w: each / ranks for w, each in model.pair_flops().items()}
         self.decode_flops = {w: each / ranks for w, each in model.pair_flops(decode=True).items()}
         self.expand_flops = sum(each.count * each.expand_flops for each in layers) / ranks
+        self.decode_threshold = self._decode_threshold()
         self.recurrent_flops = sum(each.count * each.token_flops for each in layers) / ranks
         self.state_bytes = 2 * model.state_bytes / ranks
         self.element = model.element_bytes()
@@ -217,6 +224,16 @@ class _Costs:
                 f"{self.model.name}: step time knows one number of experts, not {sorted(kinds)}"
             )
         return next((1 - chosen / total for total, chosen in kinds), 0.0)
+
+    def _decode_threshold(self) -> int:
+        """Tokens of a chunk up to which MLA's compressed vectors cost no more than expanding.
+
+        Both cost the same at expansion / (FLOPs a compressed pair - FLOPs a pair) tokens.
+        """
+        more = self.decode_flops.get(None, 0) - self.pair_flops.get(None, 0)
+        if not self.expand_flops or more <= 0 or self.window:
+            return 1
+        return max(1, int(self.expand_flops / more))
 
     def _allreduces(self) -> int:
         """One after the embedding, one after each mixer and each feed-forward part.
@@ -251,14 +268,18 @@ def _row(
     row[at.EXPERT_MISSED] = costs.expert_missed
     row[at.HEAD_SEQUENCE_S] = 2 * costs.head * linear_s
     row[at.HEAD_READ_S] = costs.head * costs.head_bits / 8 * byte_s
-    for window, decode_at, pair_at, read_at in (
-        (None, at.DECODE_READ_S, at.PREFILL_PAIR_S, at.PREFILL_READ_S),
-        (costs.window, at.DECODE_READ_WINDOW_S, at.PREFILL_PAIR_WINDOW_S, at.PREFILL_READ_WINDOW_S),
+    for window, pair_at, read_at in (
+        (None, at.PREFILL_PAIR_S, at.PREFILL_READ_S),
+        (costs.window, at.PREFILL_PAIR_WINDOW_S, at.PREFILL_READ_WINDOW_S),
     ):
-        read = costs.kv_bytes.get(window, 0) * byte_s
-        row[decode_at] = max(costs.decode_flops.get(window, 0) * attention_s, read)
         row[pair_at] = costs.pair_flops.get(window, 0) * attention_s
-        row[read_at] = read
+        row[read_at] = costs.kv_bytes.get(window, 0) * byte_s
+    row[at.DECODE_PAIR_S] = costs.decode_flops.get(None, 0) * attention_s
+    row[at.DECODE_READ_S] = row[at.PREFILL_READ_S]
+    # With one token a request, pairs are what is read, and one of the two is always the longer.
+    row[at.DECODE_READ_WINDOW_S] = max(
+        costs.decode_flops.get(costs.window, 0) * attention_s, row[at.PREFILL_READ_WINDOW_S]
+    )
     row[at.PREFILL_CONTEXT_S] = costs.expand_flops * linear_s
     row[at.RECURRENT_TOKEN_S] = costs.recurrent_flops * attention_s
     row[at.RECURRENT_SEQUENCE_S] = costs.state_bytes * byte_s

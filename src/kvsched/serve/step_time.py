@@ -6,13 +6,18 @@ kernel keeps as it schedules; whole numbers, exact up to 2^53:
 
     batch[TOKENS]                Σ t
     batch[SEQUENCES]             number of requests
-    batch[DECODES]               number of requests with t = 1
-    batch[DECODE_READ]           Σ c + 1                over requests with t = 1
-    batch[DECODE_READ_WINDOW]    Σ min(c + 1, W)        the same, in sliding windows
-    batch[PREFILL_PAIRS]         Σ t·c + t·(t + 1)/2    over requests with t > 1
+    batch[DECODE_TOKENS]         Σ t                    over decodes: requests with t ≤ D
+    batch[DECODE_READ]           Σ c + t
+    batch[DECODE_PAIRS]          Σ t·c + t·(t + 1)/2
+    batch[DECODE_READ_WINDOW]    Σ min(c, W - 1) + t    the same in sliding windows
+    batch[PREFILL_PAIRS]         Σ t·c + t·(t + 1)/2    over prefill: requests with t > D
     batch[PREFILL_PAIRS_WINDOW]  Σ of min(p + 1, W) for p in [c, c + t)
     batch[PREFILL_READ]          Σ c + t
     batch[PREFILL_READ_WINDOW]   Σ min(c, W - 1) + t
+
+W is the model's window, 0 without. D, the decode threshold, is 1 but for MLA, whose kernels take
+short chunks of prefill the way of decodes (vLLM 0.32: `reorder_batch_threshold`, 128 for FlashMLA,
+512 for FlashAttention's MLA): on the compressed vectors, without expanding the context.
 
 `StepTime` says how long, as three rows of coefficients (low, mid, high), and is made by
 `roofline.roofline` from the catalogue or by `fitted.read_fit` from measured steps:
@@ -23,12 +28,12 @@ kernel keeps as it schedules; whole numbers, exact up to 2^53:
 Inside a kernel, plain functions that allocate nothing and take these arrays:
 
     clear(batch)
-    add(batch, tokens, context, step_time.window)           # window 0: the model has none
+    add(batch, tokens, context, step_time.window, step_time.decode_threshold)
     seconds = step_seconds(coefficients, batch)
 
-A step of decodes alone, run again with one more token each, changes two sums:
+A step of one token a request, run again with one more token each, changes three sums:
 ``grow_decodes(batch, below)``, where ``below`` is the number of requests with context + 1 < W
-(anything without a window). A loop of that and of `step_seconds` costs some 10 ns a step, however
+(anything without a window). A loop of that and of `step_seconds` costs 15 to 30 ns a step, however
 many requests run, and gives the very floats of stepping. ``decode_seconds(coefficients,
 sequences, steps, read, read_window)`` gives the sum of ``steps`` such steps in O(1), exact but for
 rounding (relative error below 1e-12), with ``read`` the sum of ``decode_read(context, steps, 0)``
@@ -49,14 +54,15 @@ BANDS: tuple[Band, ...] = ("low", "mid", "high")
 
 TOKENS = 0
 SEQUENCES = 1
-DECODES = 2
+DECODE_TOKENS = 2
 DECODE_READ = 3
-DECODE_READ_WINDOW = 4
-PREFILL_PAIRS = 5
-PREFILL_PAIRS_WINDOW = 6
-PREFILL_READ = 7
-PREFILL_READ_WINDOW = 8
-BATCH = 9
+DECODE_PAIRS = 4
+DECODE_READ_WINDOW = 5
+PREFILL_PAIRS = 6
+PREFILL_PAIRS_WINDOW = 7
+PREFILL_READ = 8
+PREFILL_READ_WINDOW = 9
+BATCH = 10
 """Sums of a batch, each a float64."""
 
 STEP_S = 0
@@ -80,9 +86,9 @@ HEAD_SEQUENCE_S = 8
 HEAD_READ_S = 9
 """Output head: seconds to read it."""
 DECODE_READ_S = 10
-"""Attention of decodes: seconds a token looked at."""
+"""Attention of decodes: seconds to read a token."""
 DECODE_READ_WINDOW_S = 11
-"""The same in sliding windows."""
+"""Attention of decodes in sliding windows: seconds a token looked at, the longer of both."""
 PREFILL_PAIR_S = 12
 """Attention of prefill: seconds of arithmetic a pair of tokens."""
 PREFILL_CONTEXT_S = 13
@@ -101,7 +107,9 @@ KNEE_TOKENS = 19
 """Fitted: tokens from which each more costs `KNEE_TOKEN_S`."""
 KNEE_TOKEN_S = 20
 """Fitted: seconds a token beyond `KNEE_TOKENS`."""
-COEFFICIENTS = 21
+DECODE_PAIR_S = 21
+"""Attention of decodes: seconds of arithmetic a pair of tokens."""
+COEFFICIENTS = 22
 """Coefficients of `step_seconds`, each a float64."""
 
 
@@ -113,6 +121,8 @@ class StepTime(msgspec.Struct, frozen=True, kw_only=True):
     """Low, mid and high: the coefficients in the order of this module's constants."""
     window: int = 0
     """Tokens of the model's sliding windows, 0 where it has none."""
+    decode_threshold: int = 1
+    """Most tokens of a request that attention computes the way of decodes."""
     assumptions: tuple[str, ...] = ()
     """What the times rest on: one sentence each."""
 
@@ -124,17 +134,20 @@ class StepTime(msgspec.Struct, frozen=True, kw_only=True):
         self, tokens: NDArray[Any] | list[int], context: NDArray[Any] | list[int]
     ) -> dict[Band, float]:
         """Seconds of one step that computes ``tokens`` (n,) after ``context`` (n,), by band."""
-        batch = batch_of(tokens, context, self.window)
+        batch = batch_of(tokens, context, self.window, self.decode_threshold)
         return {band: step_seconds(self.coefficients(band), batch) for band in BANDS}
 
 
 def batch_of(
-    tokens: NDArray[Any] | list[int], context: NDArray[Any] | list[int], window: int = 0
+    tokens: NDArray[Any] | list[int],
+    context: NDArray[Any] | list[int],
+    window: int = 0,
+    decode_threshold: int = 1,
 ) -> Floats:
     """The sums of one step's requests, float64 (BATCH,). O(n)."""
     batch = np.zeros(BATCH, np.float64)
     for each, before in zip(tokens, context, strict=True):
-        add(batch, int(each), int(before), window)
+        add(batch, int(each), int(before), window, decode_threshold)
     return batch
 
 
@@ -144,30 +157,34 @@ def clear(batch: Floats) -> None:
         batch[i] = 0.0
 
 
-def add(batch: Floats, tokens: int, context: int, window: int) -> None:
+def add(batch: Floats, tokens: int, context: int, window: int, decode_threshold: int) -> None:
     """Add a request that computes ``tokens`` after ``context`` tokens. O(1)."""
     t, c, w = float(tokens), float(context), float(window)
     batch[TOKENS] += t
     batch[SEQUENCES] += 1.0
-    if tokens == 1:
-        batch[DECODES] += 1.0
-        batch[DECODE_READ] += c + 1.0
+    pairs = t * c + t * (t + 1.0) / 2.0
+    near = min(c, w - 1.0) + t
+    if tokens <= decode_threshold:
+        batch[DECODE_TOKENS] += t
+        batch[DECODE_READ] += c + t
+        batch[DECODE_PAIRS] += pairs
         if window > 0:
-            batch[DECODE_READ_WINDOW] += min(c + 1.0, w)
+            batch[DECODE_READ_WINDOW] += near
         return
-    batch[PREFILL_PAIRS] += _pairs(c + t, 0.0) - _pairs(c, 0.0)
+    batch[PREFILL_PAIRS] += pairs
     batch[PREFILL_READ] += c + t
     if window > 0:
         batch[PREFILL_PAIRS_WINDOW] += _pairs(c + t, w) - _pairs(c, w)
-        batch[PREFILL_READ_WINDOW] += min(c, w - 1.0) + t
+        batch[PREFILL_READ_WINDOW] += near
 
 
 def grow_decodes(batch: Floats, below: int) -> None:
-    """Turn a step of decodes alone into the next one of the same requests.
+    """Turn a step of one token a request into the next one of the same requests.
 
     ``below`` of them look at fewer tokens than the window, and at one more from now on. O(1).
     """
-    batch[DECODE_READ] += batch[DECODES]
+    batch[DECODE_READ] += batch[DECODE_TOKENS]
+    batch[DECODE_PAIRS] += batch[DECODE_TOKENS]
     batch[DECODE_READ_WINDOW] += float(below)
 
 
@@ -195,7 +212,7 @@ def step_seconds(coefficients: Floats, batch: Floats) -> float:
         linear       max(LINEAR_TOKEN_S·tokens, LINEAR_READ_S)
         experts      max(EXPERT_TOKEN_S·tokens, EXPERT_READ_S·(1 - EXPERT_MISSED^tokens))
         head         max(HEAD_SEQUENCE_S·sequences, HEAD_READ_S)
-        decodes      DECODE_READ_S·read, and the same in windows
+        decodes      max(DECODE_PAIR_S·pairs, DECODE_READ_S·read), DECODE_READ_WINDOW_S·read
         prefill      max(PREFILL_PAIR_S·pairs + PREFILL_CONTEXT_S·context, PREFILL_READ_S·read),
                      and the same in windows
         recurrent    max(RECURRENT_TOKEN_S·tokens, RECURRENT_SEQUENCE_S·sequences)
@@ -206,9 +223,12 @@ def step_seconds(coefficients: Floats, batch: Floats) -> float:
     tokens = float(batch[TOKENS])
     if tokens <= 0.0:
         return 0.0
-    context = batch[PREFILL_READ] - (tokens - batch[DECODES])
+    context = batch[PREFILL_READ] - (tokens - batch[DECODE_TOKENS])
     seconds = fixed_seconds(coefficients, tokens, float(batch[SEQUENCES]))
-    seconds += coefficients[DECODE_READ_S] * batch[DECODE_READ]
+    seconds += max(
+        coefficients[DECODE_PAIR_S] * batch[DECODE_PAIRS],
+        coefficients[DECODE_READ_S] * batch[DECODE_READ],
+    )
     seconds += coefficients[DECODE_READ_WINDOW_S] * batch[DECODE_READ_WINDOW]
     seconds += max(
         coefficients[PREFILL_PAIR_S] * batch[PREFILL_PAIRS]
@@ -252,17 +272,18 @@ def _power(base: float, exponent: int) -> float:
 def decode_seconds(
     coefficients: Floats, sequences: int, steps: int, read: float, read_window: float
 ) -> float:
-    """Seconds of ``steps`` steps in a row, each a decode of the same ``sequences`` requests.
+    """Seconds of ``steps`` steps in a row, each of one token of the same ``sequences`` requests.
 
-    ``read`` and ``read_window`` are the tokens looked at in all of them (`decode_read`). A step of
-    decodes alone is a constant plus a multiple of what is read, so that the sum has this closed
-    form; it equals stepping but for the rounding of a sum. O(1) without experts.
+    ``read`` and ``read_window`` are the tokens looked at in all of them (`decode_read`). With one
+    token a request pairs equal what is read, and a step is a constant plus a multiple of it, so
+    that the sum has this closed form; it equals stepping but for the rounding of a sum. O(1), with
+    experts O(log sequences).
     """
     if sequences <= 0 or steps <= 0:
         return 0.0
     each = fixed_seconds(coefficients, float(sequences), float(sequences))
     return float(
         steps * each
-        + coefficients[DECODE_READ_S] * read
+        + max(coefficients[DECODE_PAIR_S], coefficients[DECODE_READ_S]) * read
         + coefficients[DECODE_READ_WINDOW_S] * read_window
     )
