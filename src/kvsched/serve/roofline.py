@@ -105,8 +105,8 @@ HIGH = Assumptions(
 - linear_flops, attention_flops: FlashAttention-2's 35% on the H100, and around it.
 - bandwidth: "at most 50%" of an H100's in vLLM and SGLang on a 1B model ("Look Ma, No Bubbles"),
   of which a part is in layer_s.
-- interconnect, allreduce_s: 17 to 27 µs at 256 KiB to 1 MiB beyond the latency (sglang 2904), as
-  NCCL's rings at small sizes.
+- interconnect, allreduce_s: vLLM's own all-reduce takes 24 to 30 µs at 256 to 512 KiB over 8 ranks
+  (sglang 2904), as much latency as bandwidth.
 - step_s, sequence_s: a gap of 5 to 6 ms between decodes of 256 requests (vllm issue 10634).
 - layer_s: 8 kernels at 5 µs, launched one by one.
 """

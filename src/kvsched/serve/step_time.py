@@ -33,7 +33,7 @@ Inside a kernel, plain functions that allocate nothing and take these arrays:
 
 A step of one token a request, run again with one more token each, changes three sums:
 ``grow_decodes(batch, below)``, where ``below`` is the number of requests with context + 1 < W
-(anything without a window). A loop of that and of `step_seconds` costs 15 to 30 ns a step, however
+(anything without a window). A loop of that and of `step_seconds` costs 8 to 30 ns a step, however
 many requests run, and gives the very floats of stepping. ``decode_seconds(coefficients,
 sequences, steps, read, read_window)`` gives the sum of ``steps`` such steps in O(1), exact but for
 rounding (relative error below 1e-12), with ``read`` the sum of ``decode_read(context, steps, 0)``
