@@ -27,6 +27,9 @@ from numpy.typing import NDArray
 GPU = "GPU"
 """vLLM's name of the first tier's medium."""
 
+GROUP = 0
+"""vLLM's number of the only group of layers, which all keep every block."""
+
 BlockHash = bytes | int
 
 WHY = ("policy", "lifetime", "level", "failed")
@@ -137,13 +140,44 @@ class EventBatch(msgspec.Struct, array_like=True, omit_defaults=True, gc=False):
 
 
 def encode_batch(
-    events: Iterable[CacheEvent], ts: float, data_parallel_rank: int | None = None
+    events: Iterable[CacheEvent],
+    ts: float,
+    data_parallel_rank: int | None = None,
+    *,
+    int_hashes: bool = True,
 ) -> bytes:
-    """Return a batch in MessagePack as vLLM publishes it; events that vLLM has not are left out."""
-    known = [
-        each for each in events if isinstance(each, BlockStored | BlockRemoved | AllBlocksCleared)
-    ]
+    """Return a batch in MessagePack, as vLLM publishes it: what it has not is left out.
+
+    ``int_hashes``: the last 64 bits of each hash as a number, which vLLM does unless
+    VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES is 0; else hashes are whole. O(bytes).
+    """
+    known: list[BlockStored | BlockRemoved | AllBlocksCleared] = []
+    for event in events:
+        if isinstance(event, BlockStored):
+            if int_hashes:
+                above = event.parent_block_hash
+                event = msgspec.structs.replace(  # noqa: PLW2901  # the event as it is published
+                    event,
+                    block_hashes=[_number(each) for each in event.block_hashes],
+                    parent_block_hash=None if above is None else _number(above),
+                )
+            known.append(event)
+        elif isinstance(event, BlockRemoved):
+            hashes = event.block_hashes
+            shown = [_number(each) for each in hashes] if int_hashes else hashes
+            known.append(msgspec.structs.replace(event, block_hashes=shown, reason=None))
+        elif isinstance(event, AllBlocksCleared):
+            known.append(event)
     return msgspec.msgpack.encode(EventBatch(ts, known, data_parallel_rank))
+
+
+def _number(block_hash: BlockHash) -> int:
+    if isinstance(block_hash, int):
+        return block_hash & _LOW
+    return int.from_bytes(block_hash[-8:], "big")
+
+
+_LOW = (1 << 64) - 1
 
 
 class EventLog:
@@ -202,7 +236,15 @@ class Announcer:
             adapter = named.pop("lora_name", None)
             self.events.add(
                 BlockStored(
-                    hashes, above, tokens or [], self.block_size, None, medium, adapter, **named
+                    hashes,
+                    above,
+                    tokens or [],
+                    self.block_size,
+                    None,
+                    medium,
+                    adapter,
+                    group_idx=GROUP,
+                    **named,
                 )
             )
 
@@ -210,4 +252,4 @@ class Announcer:
         """Tell that blocks cannot be hit any more."""
         if self.on:
             hashes = [self.to_hash(key) for key in keys]
-            self.events.add(BlockRemoved(hashes, medium, reason=reason))
+            self.events.add(BlockRemoved(hashes, medium, GROUP, reason=reason))

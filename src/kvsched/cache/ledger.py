@@ -1,13 +1,15 @@
 """The ledger: what is cached, in order of retention, as the policy would decide now.
 
-The order is that in which blocks leave as prompts that nobody has seen, and of which a policy knows
-nothing else, are admitted at this moment, block by block, and stay: exactly so under every policy,
-with levels, lifetimes, holds and pins, within each home (a tenant with blocks of its own, or all
-others together). Three things change it: time, for policies that look at the clock; a use; and,
-where what was stored is released again before the old blocks are gone, its own claim to stay, as
-under `lfu`, `mru` and `filo`. Blocks that decoding takes without naming them, as `extend` by a
-count does, leave ghosts and shares of queues as they are: `arc`, `s3fifo`, `wtinylfu` and `wild`
-may then choose otherwise, all others choose the same.
+The order is that in which blocks leave as a prompt that nobody has seen, and of which a policy
+knows nothing else, is admitted at this moment and stays: exactly so under every policy, with
+levels, lifetimes, holds and pins, within each home (a tenant with blocks of its own, or all others
+together; a home may take from another before it lets its own leave). Many prompts of a block each
+let the same leave, but under `wild`, which learns from each. So do blocks that decoding takes
+without naming them, but under `arc`, `s3fifo` and `wtinylfu`, which count what is stored. What
+changes it: a use; a release; time, for lifetimes and policies that look at the clock; and, where
+what was stored is released before the old blocks are gone, its own claim to stay: under `lru` it is
+the last, under `lfu`, `mru` and `filo` it may leave first. The second tier's order is likewise that
+of blocks which are stored there and stay.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from kvsched.cache.events import UNREACHABLE, WHY, Announcer
 from kvsched.cache.lease import Lease
 from kvsched.cache.partition import Partition
 from kvsched.cache.request import Move
-from kvsched.cache.state import Pool
+from kvsched.cache.state import READY, Pool
 from kvsched.foundation.errors import UsageError
 from kvsched.kernel.table import NONE, below
 from kvsched.policy.base import Policy
@@ -135,8 +135,10 @@ class SecondTier:
     def write_through(
         self, above: Partition, nodes: NDArray[np.int32], moves: list[Move], now: float
     ) -> None:
-        """Keep a chain that was computed, root first."""
+        """Keep a chain as far as it was computed, root first."""
         for node in nodes.tolist():
+            if above.live.ready[node] != READY:
+                break
             self.keep(node, int(above.live.block[node]), moves, now)
 
     def spill(self, above: Partition, lease: Lease, chain: Chain, now: float) -> tuple[int, ...]:
