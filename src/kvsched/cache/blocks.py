@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,10 +15,11 @@ from kvsched.cache.chain import Chain, ChainMaker
 from kvsched.cache.events import BlockHash, BlockRemoved, BlockStored, EventLog, Moved
 from kvsched.cache.lease import Lease
 from kvsched.cache.metrics import Counters
-from kvsched.cache.partition import NO_SPACE
+from kvsched.cache.partition import NO_SPACE, BadVictimError, Left
+from kvsched.cache.pins import Pin
 from kvsched.cache.request import Move, Request
 from kvsched.cache.state import COMPUTING, NEVER, READY
-from kvsched.cache.store import Gone, Home, Store, take_gone
+from kvsched.cache.store import Gone, Home, Store
 from kvsched.foundation.errors import UsageError
 
 if TYPE_CHECKING:
@@ -89,56 +90,80 @@ class BlockManager:
     ) -> Lease | None:
         """Return a lease for a chain; None, with nothing changed, if it does not fit.
 
-        ``spare``: blocks that must stay to be had beside; −1 stores the head that fits.
+        ``spare``: blocks that must stay to be had beside; −1 stores the head that fits. Where a
+        policy is at fault nothing is held, and its fault is raised.
         """
         partition = home.partition
         moves: list[Move] = []
-        if len(self.store.homes) > 1 and not self._borrow(home, chain, spare, now, moves):
-            return None
+        if len(self.store.homes) > 1:
+            _, need, room = partition.probe(chain.keys, chain.space, chain.extra)
+            if not self._give(home, need, room, spare, now, moves):
+                return None
+            # Others have made room for it, and were asked for the spare ones.
+            spare = min(spare, 0)
         self._announce(home, request, chain, now)
         second = home.second
         found = second.hold_below(partition, chain, now) if second is not None else None
-        held = False
+        lease = None
         try:
-            held = partition.acquire(
+            if not partition.acquire(
                 chain.keys, chain.space, chain.extra, spare, now, chain.last_tokens
-            )
+            ):
+                self._take_back(moves, now)
+                return None
+            hits, stored, taken, gone, _, waits = partition.report[:6].tolist()
+            lease = Lease(cache, home, request, self._number)
+            self._number += 1
+            lease._nodes = partition.out.nodes[: hits + stored].copy()
+            lease._blocks = partition.out.blocks[: hits + taken].tolist()
+            lease.stored_blocks = stored
+            if gone:
+                self._left(home, gone, moves, now)
+            loaded = 0
+            if second is not None and found is not None:
+                loaded = second.load(found, lease, hits, moves)
+            self._describe(lease, chain, hits, loaded, waits)
+        except BadVictimError as error:
+            self._undo(home, lease, error, moves, now)
+            raise
         finally:
-            if found is not None and second is not None and not held:
+            if found is not None and second is not None:
                 second.let_go(found, now)
-        if not held:
-            return None
-        report = partition.report.tolist()
-        hits, stored, taken, gone, _, waits = report[:6]
-        out = partition.out
-        nodes = hits + stored
-        lease = Lease(cache, home, request, self._number)
-        self._number += 1
-        lease._nodes = out.nodes[:nodes].copy()
-        lease._blocks = out.blocks[: hits + taken].tolist()
-        self._left(take_gone(home, gone) if gone and self._watched(home) else (), gone, moves, now)
-        loaded = 0
-        if second is not None and found is not None:
-            loaded = second.load(found, lease, hits, moves, now)
-        self._describe(lease, chain, hits, loaded, waits)
         lease.moves = tuple(moves)
         if self.events.on and stored:
             self._stored(lease, hits, chain)
         return lease
 
-    def _borrow(self, home: Home, chain: Chain, spare: int, now: float, moves: list[Move]) -> bool:
-        """Have other tenants give what is asked, if that makes it fit."""
-        partition = home.partition
-        _, need, room = partition.probe(chain.keys, chain.space, chain.extra)
-        return self._give(home, need, room, spare, now, moves)
+    def _undo(
+        self, home: Home, lease: Lease | None, error: BadVictimError, moves: list[Move], now: float
+    ) -> None:
+        """Let go what was held when a policy's fault showed; what left has left."""
+        self._drop(home, error.left, now)
+        if lease is not None:
+            lease.released = True
+            hits = len(lease._nodes) - lease.stored_blocks
+            private = np.array(lease._blocks[len(lease._nodes) :], np.int32)
+            dropped = home.partition.fail(lease._nodes, private, hits, now)
+            self._drop(home, home.partition.left(dropped), now)
+        self._take_back(moves, now)
 
     def _give(
         self, home: Home, need: int, room: int, spare: int, now: float, moves: list[Move]
     ) -> bool:
+        """Have other tenants give what is asked, if that makes it fit."""
         if spare >= 0 and need + spare > room + self.store.borrowable(home):
             return False
-        gone = self.store.make_room(home, need, room, now)
-        self._left(gone, len(gone), moves, now)
+        gone: list[Gone] = []
+        try:
+            self.store.make_room(home, need, room, now, gone)
+            while gone:
+                self._keep(*gone.pop(0), moves, now)
+        except BadVictimError as error:
+            for giver, left in gone:
+                self._drop(giver, left, now)
+            self._drop(home, error.left, now)
+            self._take_back(moves, now)
+            raise
         return True
 
     def _announce(
@@ -183,13 +208,24 @@ class BlockManager:
         lease.prompt_blocks = chain.blocks
         lease._tail = None
         if to_tier and home.second is not None:
-            lease.spilled = home.second.spill(home.partition, lease, chain, now)
+            try:
+                lease.spilled = home.second.spill(home.partition, lease, chain, now)
+            except BadVictimError as error:
+                error.left.clear()
+                self._undo(home, lease, error, list(lease.moves), now)
+                raise
         return lease
 
     # Growing
 
     def grow(
-        self, lease: Lease, tokens: int, ids: list[int] | None, hashes: Any, now: float
+        self,
+        lease: Lease,
+        tokens: int,
+        ids: list[int] | None,
+        hashes: Any,
+        leases: Collection[Lease],
+        now: float,
     ) -> tuple[list[int], list[Move]] | None:
         """Add tokens to a lease: return new blocks and moves, or None if there is no room.
 
@@ -211,7 +247,7 @@ class BlockManager:
         if copied is not None:
             fresh = blocks.pop(0)
             moves.append(Move("copy", lease._blocks[copied], fresh))
-            self._replace(lease, copied, fresh, now)
+            self._replace(lease, copied, fresh, leases, now)
         lease._blocks.extend(blocks)
         lease.tokens = total
         lease._tail, lease._last_hash = plan.tail, plan.last_hash
@@ -241,6 +277,12 @@ class BlockManager:
                 f"{len(keys)} hashes for blocks from {start} on, but {total} tokens fill "
                 f"{total // size} blocks"
             )
+        if any(
+            lease._blocks[at] in self.shared
+            for at in range(start, min(start + len(keys), len(lease._blocks)))
+            if at != copied
+        ):
+            raise UsageError("a block that a fork shares cannot be named: name it before the fork")
         return _Plan(keys, None, None)
 
     def _must_copy(self, lease: Lease) -> int | None:
@@ -250,20 +292,33 @@ class BlockManager:
         last = len(lease._blocks) - 1
         return last if last < len(lease._nodes) or lease._blocks[last] in self.shared else None
 
-    def _replace(self, lease: Lease, place: int, fresh: int, now: float) -> None:
+    def _replace(
+        self, lease: Lease, place: int, fresh: int, leases: Collection[Lease], now: float
+    ) -> None:
         """Put a block of the lease's own where one stands that it only shares."""
         old = lease._blocks[place]
         lease._blocks[place] = fresh
-        if place == len(lease._nodes):
+        if place >= len(lease._nodes):
             self._unshare([old])
             return
         # A partial block that is cached stays as it is; the lease's chain now ends above it.
         partition = lease._home.partition
         node = lease._nodes[place:]
+        keep = 1
+        if partition.live.ready[node[0]] == COMPUTING and not any(
+            other is not lease and other.hit_blocks <= place and self._holds(other, node[0], place)
+            for other in leases
+        ):
+            # Nobody is to write it any more.
+            self.lose(lease, place, leases, now)
+            keep = 0
         lease._nodes = lease._nodes[:place]
         if place:
             partition.share(int(lease._nodes[-1]))
-        self._end(lease, node, _NO_BLOCKS, 1, now)
+        self._end(lease, node, _NO_BLOCKS, keep, now, vouched=False)
+
+    def _holds(self, lease: Lease, node: int, place: int) -> bool:
+        return len(lease._nodes) > place and int(lease._nodes[place]) == node
 
     def _take(
         self, home: Home, blocks: int, now: float, moves: list[Move]
@@ -273,23 +328,33 @@ class BlockManager:
             _, need, room = partition.probe(partition.no_keys, NO_SPACE, blocks)
             if not self._give(home, need, room, 0, now, moves):
                 return None
-        taken = partition.take(blocks, 0, now)
-        if taken is None:
-            return None
-        left = int(partition.report[kernel.EVICTED])
-        self._left(take_gone(home, left) if left and self._watched(home) else (), left, moves, now)
+        taken = None
+        try:
+            taken = partition.take(blocks, 0, now)
+            if taken is None:
+                self._take_back(moves, now)
+                return None
+            self._left(home, int(partition.report[kernel.EVICTED]), moves, now)
+        except BadVictimError as error:
+            self._drop(home, error.left, now)
+            if taken is not None:
+                partition.fail(_NO_BLOCKS, taken, 0, now)
+            self._take_back(moves, now)
+            raise
         return taken
 
     def _store(self, lease: Lease, keys: NDArray[np.int64], now: float) -> None:
-        """Store full blocks of the lease's own under keys, as far as nobody else writes them."""
+        """Store full blocks of the lease's own under keys."""
         start = len(lease._nodes)
-        mine = lease._blocks[start : start + len(keys)]
-        count = next((at for at, block in enumerate(mine) if block in self.shared), len(mine))
-        keys = np.ascontiguousarray(keys[:count])
+        count = len(keys)
         if not count:
             return
+        mine = lease._blocks[start : start + count]
         home = lease._home
         chain = self.maker.make(lease.request)
+        if home.second is not None:
+            most = home.partition.capacity + 1
+            home.second.partition.forget(keys, chain.space, lease.deepest, most)
         self._announce(home, lease.request, chain, now, again=True)
         there = home.partition.grow(
             lease.deepest, keys, chain.space, np.array(mine[:count], np.int32), now
@@ -343,19 +408,20 @@ class BlockManager:
                 self.shared[block] = holders - 1
         return alone
 
-    def release(self, lease: Lease, keep: int, now: float) -> list[Move]:
+    def release(self, lease: Lease, keep: int, now: float, *, failed: bool = False) -> list[Move]:
         """End a lease; nodes from ``keep`` on are dropped where nobody else holds them."""
         home = lease._home
-        partition = home.partition
+        second = home.second
         moves: list[Move] = []
+        vouched = not failed
+        if second is not None and len(lease._spilled):
+            second.end_spill(lease._spilled, vouched and lease.lost_from is None, now)
         private: Any = self._private(lease) if lease._own or lease.extra_blocks else _NO_BLOCKS
         if len(private) and self.shared:
             private = self._unshare(private)
-        dropped = self._end(lease, lease._nodes, np.asarray(private, np.int32), keep, now)
-        if dropped:
-            self._left(take_gone(home, dropped), dropped, moves, now)
-        if home.second is not None and home.second.writes_through and keep:
-            home.second.write_through(partition, lease._nodes[:keep], moves, now)
+        self._end(lease, lease._nodes, np.asarray(private, np.int32), keep, now, vouched=vouched)
+        if second is not None and second.writes_through and keep and vouched:
+            second.write_through(home.partition, lease._nodes[:keep], moves, now)
         return moves
 
     def _end(
@@ -365,8 +431,10 @@ class BlockManager:
         private: NDArray[np.int32],
         keep: int,
         now: float,
-    ) -> int:
-        """Release nodes of a lease; return how many were dropped."""
+        *,
+        vouched: bool,
+    ) -> None:
+        """Release nodes of a lease, and tell what is dropped."""
         request = lease.request
         level = request.priority if self.levels else 0
         expires = NEVER
@@ -376,47 +444,116 @@ class BlockManager:
         if partition.columns.asked:
             chain = self.maker.make(request)
             self._announce(lease._home, request, chain, now, again=True)
-        return partition.release(nodes, private, keep, now, level, expires)
+        if not vouched:
+            dropped = partition.fail(nodes, private, keep, now, level, expires)
+        elif not lease._own:
+            dropped = partition.release(nodes, private, keep, now, level, expires)
+        else:
+            # Whoever stored the same first says when that block is computed.
+            ready = partition.live.ready
+            others = nodes[list(lease._own)]
+            others = others[ready[others] == COMPUTING]
+            dropped = partition.release(nodes, private, keep, now, level, expires)
+            ready[others] = COMPUTING
+        if dropped:
+            self._drop(lease._home, partition.left(dropped), now)
 
-    def lose(self, lease: Lease, first: int, leases: Iterable[Lease]) -> list[Lease]:
-        """Distrust a lease's nodes from ``first`` on; return other leases that hold any of them.
+    def first_uncomputed(self, lease: Lease, keep: int) -> int:
+        """Return the first block from ``keep`` on that a lease was to compute and nobody has.
+
+        The number of its nodes if there is none. O(blocks).
+        """
+        ready = lease._home.partition.live.ready[lease._nodes]
+        for at in range(keep, len(ready)):
+            if ready[at] != READY and at not in lease._own:
+                return at
+        return len(ready)
+
+    def lose(self, lease: Lease, first: int, leases: Iterable[Lease], now: float) -> None:
+        """Distrust a lease's nodes from ``first`` on, and have other leases of them know.
 
         They are found no more. O(leases).
         """
         home = lease._home
         bad = int(lease._nodes[first])
         home.partition.lose(lease._nodes, first)
-        hit = []
         for other in leases:
-            if other is lease or other._home is not home or len(other._nodes) <= first:
-                continue
-            if int(other._nodes[first]) == bad:
+            if other is not lease and other._home is home and self._holds(other, bad, first):
                 home.partition.lose(other._nodes, first)
                 other.lost_from = first if other.lost_from is None else min(other.lost_from, first)
-                hit.append(other)
-        return hit
+        if home.second is not None:
+            home.second.discard(bad, now)
 
     # What is said about it
 
-    def _watched(self, home: Home) -> bool:
-        return self.events.on or home.second is not None
-
-    def _left(self, gone: Iterable[Gone], count: int, moves: list[Move], now: float) -> None:
-        """Count what left, tell it, and keep it in the second tier where there is one."""
+    def _left(self, home: Home, count: int, moves: list[Move], now: float) -> None:
+        """Say what a partition's last call let leave."""
+        if self.events.on or home.second is not None:
+            self._keep(home, home.partition.left(count), moves, now)
+            return
         self.counters.blocks_evicted += count
-        for each in gone:
+        why = home.partition.out.gone_why[:count]
+        self.counters.blocks_expired += int(np.count_nonzero(why == kernel.BY_LIFETIME))
+
+    def _keep(self, home: Home, left: list[Left], moves: list[Move], now: float) -> None:
+        """Count what left, tell it, and keep it in the second tier where there is one.
+
+        Raises what the second tier's policy is at fault with; all is told by then.
+        """
+        second, ready = home.second, home.partition.live.ready
+        fault = None
+        if second is not None:
+            for each in left:
+                try:
+                    if ready[each.node] == READY and fault is None:
+                        second.keep(each.node, each.block, moves, now)
+                except BadVictimError as error:
+                    error.left.clear()
+                    fault = error
+        self._drop(home, left, now)
+        if fault is not None:
+            raise fault
+
+    def _drop(self, home: Home, left: list[Left], now: float) -> None:
+        """Count and tell what left; nothing is kept below what is in no tier now."""
+        self.counters.blocks_evicted += len(left)
+        for each in left:
             if each.why == kernel.BY_LIFETIME:
                 self.counters.blocks_expired += 1
             elif each.why == kernel.UNCOMPUTED:
                 self.counters.blocks_dropped += 1
-            second = each.home.second
-            live = each.home.partition.live
-            if second is not None and live.ready[each.node] == READY:
-                second.keep(each.node, each.block, moves, now)
-            elif second is not None:
-                second.cut(each.node)
+            if home.second is not None:
+                home.second.cut(each.node, now)
             if self.events.on:
                 self.events.add(BlockRemoved([self.hash_of(each.key)], reason=WHY[each.why]))
+
+    def _take_back(self, moves: list[Move], now: float) -> None:
+        """Forget what moves that nobody will carry would have brought."""
+        self.discard(moves, now)
+        moves.clear()
+
+    def discard(self, moves: Iterable[Move], now: float) -> set[int]:
+        """Forget what the offloads among moves that failed would have brought; return where to."""
+        slots = {move.target for move in moves if move.kind == "offload"}
+        if slots:
+            for home in self.store.homes.values():
+                if home.second is not None:
+                    home.second.discard_slots(slots, now)
+        return slots
+
+    def distrust(
+        self, lease: Lease, moves: Iterable[Move], leases: Collection[Lease], now: float
+    ) -> None:
+        """Distrust a lease from the block on whose copy was not made."""
+        place = next(
+            (lease._blocks.index(move.target) for move in moves if move.kind == "copy"), None
+        )
+        if place is None or lease.released:
+            return
+        if place < len(lease._nodes):
+            self.lose(lease, place, leases, now)
+        if lease.lost_from is None or place < lease.lost_from:
+            lease.lost_from = place
 
     def mark_ready(self, lease: Lease) -> None:
         """Mark the blocks of a lease that are in place. O(blocks)."""
@@ -425,6 +562,9 @@ class BlockManager:
             done = len(lease._nodes)
         ready = lease._home.partition.live.ready
         nodes = lease._nodes[:done]
+        if lease._own:
+            # Whoever stored the same first says when that block is computed.
+            nodes = nodes[[at not in lease._own for at in range(len(nodes))]]
         nodes = nodes[ready[nodes] == COMPUTING]
         ready[nodes] = READY
 
@@ -433,13 +573,14 @@ class BlockManager:
         total = 0
         for home in self.store.homes.values():
             count = home.partition.expire(now)
-            self.counters.blocks_evicted += count
-            self.counters.blocks_expired += count
-            if self.events.on:
-                for each in take_gone(home, count):
-                    self.events.add(BlockRemoved([self.hash_of(each.key)], reason="lifetime"))
+            self._drop(home, home.partition.left(count), now)
             total += count
         return total
+
+    def unpin(self, pin: Pin, now: float) -> None:
+        """End a pin, and tell what is dropped."""
+        partition = pin._home.partition
+        self._drop(pin._home, partition.left(partition.unpin(pin._nodes)), now)
 
     def tell_moves(self, moves: Iterable[Move]) -> None:
         """Tell of moves, and count them."""

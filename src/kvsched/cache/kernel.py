@@ -11,17 +11,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kvsched.cache.names import find, hide, is_idle, name, rest, wake
+from kvsched.cache.names import find, hide, is_idle, known, name, rest, unname, wake
 from kvsched.cache.state import (
+    BLANK,
     CLOSED,
     COMPUTING,
     FLAT,
     FREE,
+    FRESH,
     IN_LEVELS,
     IN_POLICY,
     LIMIT,
     LOCKED,
     LOST,
+    NAMES,
     NEVER,
     PINNED,
     RANK,
@@ -74,9 +77,11 @@ SHARE = 9
 PIN = 10
 """Hold a node, and count it and its ancestors as pinned, if no more than so many are then."""
 FORGET = 11
-"""Let the policy forget so many of the numbers that are reused next."""
+"""Let the policy forget the numbers that another tier is about to reuse for a chain."""
 LOSE = 12
 """Nodes of a chain are found no more, and are dropped when nobody holds them."""
+FAIL = 13
+"""The same as RELEASE, and says of no block that it was computed."""
 
 OK = 0
 NO_ROOM = 1
@@ -97,7 +102,7 @@ DEEPEST = 4
 WAITS = 5
 ROOM = 6
 """Places in ``report``: nodes hit and stored, blocks taken, nodes that left, the deepest node held,
-the first hit that is still being computed (or the hits), and blocks that there was room for."""
+the first hit that nobody has said is computed (or the hits), and blocks that there was room for."""
 
 
 def _lock(live: Live, node: int) -> None:
@@ -269,6 +274,7 @@ def _release(
     now: float,
     level: int,
     expires: int,
+    vouched: bool,
 ) -> None:
     table = live.table
     last = int(live.counts[RANK]) + length - 1
@@ -282,9 +288,11 @@ def _release(
         live.rank[node] = rank
         live.used_s[node] = now
         live.uses[node] += 1
+        if live.expires[node] == UNSET:
+            live.level[node] = level
         live.level[node] = max(int(live.level[node]), level)
         live.expires[node] = max(int(live.expires[node]), expires)
-        if live.ready[node] == COMPUTING:
+        if vouched and live.ready[node] == COMPUTING:
             live.ready[node] = READY
     for at in range(extra):
         pool.free[pool.counts[FREE]] = out.blocks[at]
@@ -315,7 +323,7 @@ def _walk(
             break
         out.nodes[at] = node
         out.report[DEEPEST] = node
-        if waits < 0 and live.ready[node] == COMPUTING:
+        if waits < 0 and live.ready[node] != READY:
             waits = at
         deepest = node
         at += 1
@@ -353,10 +361,15 @@ def _settle(live: Live, node: int, parent: int, block: int) -> None:
 
 
 def _forget(live: Live, state: Any, numbers: int) -> None:
-    idle = live.names.idle
+    """Forget what the next ``numbers`` numbers stand for; they name nothing from now on."""
+    names = live.names
+    idle = names.idle
+    numbers -= int(names.counts[NAMES] - names.counts[FRESH])
     node = int(idle[len(idle) - 1, BEHIND])
     while numbers > 0 and node != len(idle) - 1:
         forget(live.table, state, node)
+        if names.kin[node] != BLANK:
+            unname(live, node)
         node = int(idle[node, BEHIND])
         numbers -= 1
 
@@ -450,8 +463,8 @@ def _store(
             taken += 1
         if is_node:
             _settle(live, node, deepest, int(out.blocks[at]))
-            on_insert(table, state, node, rank - at)
             out.nodes[at] = node
+            on_insert(table, state, node, rank - at)
             deepest = node
             node = NONE
         at += 1
@@ -517,12 +530,15 @@ def operate(
     no node. O(length + blocks that leave) calls of hooks.
     """
     if how >= RELEASE:
-        if how == RELEASE:
-            _release(live, state, pool, out, length, whole, extra, now, level, expires)
+        if how in (RELEASE, FAIL):
+            _release(
+                live, state, pool, out, length, whole, extra, now, level, expires, how == RELEASE
+            )
         elif how <= UNPIN:
             _unhold(live, state, pool, out, how, length)
         elif how == FORGET:
-            _forget(live, state, extra)
+            new = length - known(live, base, keys, space, length)
+            _forget(live, state, min(new, extra))
         elif how == LOSE:
             _lose(live, out, whole, length)
         elif how == PIN and not _pin(live, base, whole):

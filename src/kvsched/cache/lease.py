@@ -30,11 +30,13 @@ class Lease:
         "_last_hash",
         "_nodes",
         "_own",
+        "_spilled",
         "_tail",
         "computed_tokens",
         "hit_blocks",
         "hit_tokens",
         "id",
+        "last_moves",
         "loaded_blocks",
         "lost_from",
         "moves",
@@ -55,6 +57,7 @@ class Lease:
         self._nodes: NDArray[np.int32] = _NOTHING
         self._blocks: list[int] = []
         self._own: dict[int, int] = {}
+        self._spilled: NDArray[np.int32] = _NOTHING
         self._last_hash: bytes | None = None
         self._tail: list[int] | None = None
         self.id = number
@@ -80,6 +83,8 @@ class Lease:
         """Leading tokens whose keys and values are known to be in place."""
         self.moves: tuple[Move, ...] = ()
         """To carry, in order, before anything is written into these blocks."""
+        self.last_moves: tuple[Move, ...] = ()
+        """Moves of its release, to carry where the cache does not: a context cannot return them."""
         self.lost_from: int | None = None
         """First block whose content is not to be trusted: the request that computed it failed."""
         self.spilled: tuple[int, ...] = ()
@@ -119,9 +124,9 @@ class Lease:
         """Share it with another sample: see `KVCacheScheduler.fork`."""
         return self._cache.fork(self)
 
-    def close(self, *, failed: bool = False) -> None:
+    def close(self, *, failed: bool = False) -> tuple[Move, ...]:
         """Release it, once: see `KVCacheScheduler.release`."""
-        self._cache.release(self, failed=failed)
+        return self._cache.release(self, failed=failed)
 
     def __enter__(self) -> Lease:
         return self

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from kvsched.cache.state import FRESH, NAMES, Live, Names
+from kvsched.cache.state import BLANK, FRESH, NAMES, Live, Names
 from kvsched.kernel.hooks import forget
 from kvsched.kernel.linked import AHEAD, BEHIND, link_behind, unlink
 from kvsched.kernel.table import NONE
@@ -118,6 +118,36 @@ def wake(live: Live, node: int) -> None:
     unlink(live.names.idle, node)
 
 
+def known(
+    live: Live, parent: int, keys: NDArray[np.int64], space: NDArray[np.int64], length: int
+) -> int:
+    """Return how many keys of a chain below ``parent`` have a number. O(1) expected for each."""
+    at = 0
+    while at < length:
+        parent = find(live, parent, keys, at, space)
+        if parent == NONE:
+            break
+        at += 1
+    return at
+
+
+def unname(live: Live, node: int) -> int:
+    """Have an idle number name nothing; its parent, idle by that, comes next. O(1) expected.
+
+    The row of the table stays as it was until the number is given to another.
+    """
+    names = live.names
+    hide(live, node)
+    names.kin[node] = BLANK
+    above = int(live.table.parent[node])
+    if above != NONE:
+        names.kin[above] -= 1
+        if is_idle(live, above):
+            # It left when its child did: what left later must not be reused before it.
+            link_behind(names.idle, node, above)
+    return node
+
+
 def name(
     live: Live,
     state: object,
@@ -130,7 +160,8 @@ def name(
 ) -> int:
     """Give a number to (parent, ``keys[row]``), which is unknown; it holds nothing yet.
 
-    The one idle for longest is forgotten where all were used. O(1) expected, beside `forget`.
+    The one idle for longest is forgotten where all were used, a child before its parent. O(1)
+    expected, beside `forget`.
     """
     table, names = live.table, live.names
     if names.counts[FRESH] < names.counts[NAMES]:
@@ -138,14 +169,11 @@ def name(
         names.counts[FRESH] += 1
     else:
         node = int(names.idle[len(names.idle) - 1, BEHIND])
-        wake(live, node)
         forget(table, state, node)
-        hide(live, node)
-        above = int(table.parent[node])
-        if above != NONE:
-            names.kin[above] -= 1
-            if is_idle(live, above):
-                rest(live, above)
+        if names.kin[node] != BLANK:
+            unname(live, node)
+        names.kin[node] = 0
+        wake(live, node)
     table.parent[node] = parent
     table.tokens[node] = tokens
     for word in range(names.keys.shape[1]):

@@ -82,7 +82,10 @@ class Pins:
         return pin
 
     def remove(self, what: Pin | str) -> list[Pin]:
-        """End a pin, or all of an owner's. Raises UsageError for one that is not held."""
+        """Take a pin, or all of an owner's, off the list: `BlockManager.unpin` ends each.
+
+        Raises UsageError for one that is not held.
+        """
         ended: Iterable[Pin]
         if isinstance(what, str):
             ended = [pin for pin in self.held.values() if pin.owner == what]
@@ -92,5 +95,4 @@ class Pins:
             ended = [what]
         for pin in ended:
             del self.held[pin.number]
-            pin._home.partition.unpin(pin._nodes)
         return list(ended)

@@ -6,6 +6,7 @@ that what it holds can be reached; its own policy ranks blocks that have no chil
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,7 +18,7 @@ from kvsched.cache.columns import LiveColumns
 from kvsched.cache.lease import Lease
 from kvsched.cache.partition import Partition
 from kvsched.cache.request import Move
-from kvsched.cache.state import Pool
+from kvsched.cache.state import LOST, READY, Pool
 from kvsched.foundation.errors import UsageError
 from kvsched.kernel.table import NONE
 from kvsched.policy.base import Policy
@@ -75,13 +76,15 @@ class SecondTier:
 
     def hold_below(self, above: Partition, chain: Chain, now: float) -> Found | None:
         """Hold what continues a chain where the first tier ends; None if nothing does."""
-        # Numbers that are about to be reused are forgotten here too, while they are themselves.
-        self.partition.forget(2 * len(chain.keys))
         hits, _, _ = above.probe(chain.keys, chain.space, 0)
         base = int(above.report[kernel.DEEPEST])
         keys = chain.keys[hits:]
         own = self.partition
-        more, _, _ = own.probe(keys, chain.space, 0, base=base)
+        # Numbers that are about to be reused are forgotten here too, while they are themselves.
+        own.forget(keys, chain.space, base, above.capacity + 1)
+        own.probe(keys, chain.space, 0, base=base)
+        # What a degraded request is still to write cannot be loaded yet.
+        more = int(own.report[kernel.WAITS])
         if not more:
             return None
         own.acquire(keys[:more], chain.space, 0, -1, now, own.block_size, base=base)
@@ -91,20 +94,22 @@ class SecondTier:
         """End a hold."""
         self.partition.release(found.nodes, found.slots[:0], len(found.nodes), now)
 
-    def load(self, found: Found, lease: Lease, hits: int, moves: list[Move], now: float) -> int:
-        """Say which held blocks are loaded where; return how many the lease has room for."""
+    def load(self, found: Found, lease: Lease, hits: int, moves: list[Move]) -> int:
+        """Say which blocks found are loaded where; return how many the lease has room for."""
         count = min(len(found.nodes), len(lease._nodes) - hits)
         keys = self.partition.names.keys
         for at in range(count):
             slot, block = int(found.slots[at]), lease._blocks[hits + at]
             moves.append(Move("load", slot, block, keys[found.nodes[at]].tobytes()))
-        self.let_go(found, now)
         return count
 
-    def keep(self, node: int, block: int, moves: list[Move], now: float) -> None:
-        """Keep a block that leaves the first tier, or is written through: offload it if need be."""
+    def keep(self, node: int, block: int, moves: list[Move], now: float) -> bool:
+        """Keep a block that leaves the first tier, or is written through: offload it if need be.
+
+        False if there is no room for it. Raises what the policy here is at fault with.
+        """
         own = self.partition
-        names = own.names
+        names, ready = own.names, own.live.ready
         parent = int(own.live.table.parent[node])
         key = names.keys[node : node + 1]
         space = names.space[node]
@@ -112,40 +117,82 @@ class SecondTier:
         own.acquire(key, space, 0, -1, now, tokens, base=parent)
         hits, stored = int(own.report[kernel.HITS]), int(own.report[kernel.STORED_BLOCKS])
         if hits + stored == 0:
-            return
+            return False
         slot = int(own.out.blocks[0])
-        own.release(np.array([node], np.int32), own.out.blocks[:0], 1, now)
-        if stored:
+        if stored or ready[node] == LOST:
             moves.append(Move("offload", block, slot, key.tobytes()))
+            ready[node] = READY
+        own.fail(np.array([node], np.int32), own.out.blocks[:0], 1, now)
+        return True
 
     def write_through(
         self, above: Partition, nodes: NDArray[np.int32], moves: list[Move], now: float
     ) -> None:
-        """Keep a chain that was computed, root first."""
+        """Keep a chain as far as it was computed, root first."""
         for node in nodes.tolist():
-            self.keep(node, int(above.live.block[node]), moves, now)
+            if above.live.ready[node] != READY:
+                return
+            if not self.keep(node, int(above.live.block[node]), moves, now):
+                return
 
     def spill(self, above: Partition, lease: Lease, chain: Chain, now: float) -> tuple[int, ...]:
-        """Return blocks here for what of a chain lies below a lease's last node, as far as fits."""
+        """Hold blocks here for what of a chain lies below a lease's last node, as far as fits.
+
+        `end_spill` lets them go.
+        """
         start = len(lease._nodes)
         keys = chain.keys[start:]
         own = self.partition
-        above.forget(2 * len(keys))
+        above.forget(keys, chain.space, lease.deepest, own.capacity + 1)
         own.acquire(keys, chain.space, 0, -1, now, chain.last_tokens, base=lease.deepest)
         count = int(own.report[kernel.HITS]) + int(own.report[kernel.STORED_BLOCKS])
-        nodes, slots = own.out.nodes[:count].copy(), own.out.blocks[:count].copy()
-        if count:
-            own.release(nodes, slots[:0], count, now)
-        return tuple(slots.tolist())
+        lease._spilled = own.out.nodes[:count].copy()
+        return tuple(own.out.blocks[:count].tolist())
 
-    def cut(self, node: int) -> None:
+    def end_spill(self, nodes: NDArray[np.int32], written: bool, now: float) -> None:
+        """Let a lease's blocks here go: they can be loaded from now on, or were never written."""
+        own = self.partition
+        ready = own.live.ready
+        if written:
+            ready[nodes] = READY
+            keep = len(nodes)
+        else:
+            unwritten = np.flatnonzero(ready[nodes] != READY)
+            keep = int(unwritten[0]) if len(unwritten) else len(nodes)
+        own.fail(nodes, nodes[:0], keep, now)
+
+    def cut(self, node: int, now: float) -> None:
         """Drop what is cached below a node that is in neither tier any more. O(cached · depth).
 
-        Only a request that failed leaves such a node.
+        Only a request that failed, a lifetime that ended, or a policy that declined leaves one.
         """
         table = self.partition.live.table
-        if table.children[node] == 0:
-            return
+        if table.children[node] != 0 and not table.resident[node]:
+            self._drop_below(node, now)
+
+    def discard(self, node: int, now: float) -> None:
+        """Drop a node, and all below it here. O(cached · depth).
+
+        What a degraded lease holds stays, to be written; what cannot leave is found no more.
+        """
+        own = self.partition
+        if own.live.table.children[node]:
+            self._drop_below(node, now)
+        if own.live.table.resident[node]:
+            own.live.ready[node] = LOST
+            own.drop(node, now)
+
+    def discard_slots(self, slots: Collection[int], now: float) -> None:
+        """Drop what is in some blocks here: their bytes are not what they should be. O(N)."""
+        live = self.partition.live
+        wrong = np.flatnonzero(np.isin(live.block, list(slots)) & (live.table.resident == 1))
+        for node in wrong.tolist():
+            if live.table.resident[node]:
+                self.discard(node, now)
+
+    def _drop_below(self, node: int, now: float) -> None:
+        own = self.partition
+        table = own.live.table
         cached = np.flatnonzero(table.resident)
         below = np.zeros(len(cached), np.bool_)
         above = table.parent[cached]
@@ -154,4 +201,4 @@ class SecondTier:
             above = np.where(above == NONE, NONE, table.parent[above])
         found = cached[below]
         for each in found[np.argsort(-table.depth[found], kind="stable")].tolist():
-            self.partition.drop(each)
+            own.drop(each, now)
