@@ -263,7 +263,7 @@ def _set_clock(cache: KVCacheScheduler, head: Head, same_clock: bool) -> None:
     """Have ages go on from the moment of saving, or on the clock that the cache was saved under."""
     if same_clock:
         cache.store.shift(head.shift_s)
-        cache._now = head.now_s
+        cache.last_now = head.now_s
         return
     cache.store.shift(head.now_s + head.shift_s - cache.now())
 
