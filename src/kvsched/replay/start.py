@@ -55,8 +55,8 @@ def replay_from(
     """Replay ``trace``, one request after another, through a cache that was saved.
 
     It goes on exactly as the saved cache would have (`kvsched.cache.drive`): as the replay of one
-    whole trace, if the cache was `cache_for` one. A policy remembers blocks that left as far as
-    the saved cache's ``history_blocks``, and a session's salt needs its name. ``policy``: another one
+    whole trace, if the cache was `cache_for` it. A policy remembers blocks that left as far as the
+    saved cache's ``history_blocks``, and a session's salt needs its name. ``policy``: another one
     learns what is cached; None is the saved one. ``capacity_blocks`` may be left out, and must else
     be the saved cache's: a policy's shares are of its capacity. The trace's time 0 is ``gap_s``
     after the moment of saving. A hit may be in either tier. About 1 µs a block reference and 25 µs
