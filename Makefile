@@ -75,6 +75,8 @@ parity-vllm: $(PARITY)/vllm/.ready
 		build/parity/vllm $(if $(CONVERSATION),--mooncake $(CONVERSATION))
 	VLLM_NO_USAGE_STATS=1 HF_HUB_OFFLINE=1 $(PARITY)/vllm/bin/python tools/parity/vllm_hashes.py \
 		build/parity/vllm
+	VLLM_NO_USAGE_STATS=1 HF_HUB_OFFLINE=1 $(PARITY)/vllm/bin/python tools/parity/vllm_events.py \
+		build/parity/vllm
 	$(PYTHON) tools/parity/compare.py vllm build/parity/vllm
 
 # Runs SGLang's own classes again; what they decide must be what the recordings say.

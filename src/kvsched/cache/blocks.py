@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,13 +12,14 @@ from numpy.typing import NDArray
 
 from kvsched.cache import kernel
 from kvsched.cache.chain import Chain, ChainMaker
-from kvsched.cache.events import WHY, BlockHash, BlockRemoved, BlockStored, EventLog, Moved
+from kvsched.cache.departures import Departures
+from kvsched.cache.events import GPU, EventLog, Moved
 from kvsched.cache.lease import Lease
 from kvsched.cache.metrics import Counters
 from kvsched.cache.partition import NO_SPACE, Partition
 from kvsched.cache.request import Move, Request
 from kvsched.cache.state import COMPUTING, NEVER, READY
-from kvsched.cache.store import Gone, Home, Store, take_gone
+from kvsched.cache.store import Gone, Home, Store
 from kvsched.foundation.errors import UsageError
 
 if TYPE_CHECKING:
@@ -54,6 +55,8 @@ class _Plan:
     keys: NDArray[np.int64]
     tail: list[int] | None
     last_hash: bytes | None
+    tokens: list[int] = field(default_factory=list)
+    """Token ids of those blocks, where they are known."""
 
 
 class BlockManager:
@@ -63,6 +66,8 @@ class BlockManager:
         self, store: Store, maker: ChainMaker, events: EventLog, counters: Counters
     ) -> None:
         self.store = store
+        self.told = store.told
+        self.departures = Departures(counters, store.told)
         self.maker = maker
         self.events = events
         self.counters = counters
@@ -107,6 +112,9 @@ class BlockManager:
             held = partition.acquire(
                 chain.keys, chain.space, chain.extra, spare, now, chain.last_tokens
             )
+        except UsageError:
+            self.departures.settle(home, int(partition.report[kernel.EVICTED]), None, now)
+            raise
         finally:
             if found is not None and second is not None and not held:
                 second.let_go(found, now)
@@ -119,16 +127,15 @@ class BlockManager:
         lease._nodes = out.nodes[: hits + stored].copy()
         lease._blocks = out.blocks[: hits + taken].copy()
         if gone:
-            left = take_gone(home, gone) if self._watched(home) else ()
-            self._left(left, gone, moves, now)
+            self.departures.settle(home, gone, moves, now)
         loaded = 0
         if second is not None and found is not None:
             loaded = second.load(found, lease, hits, moves, now)
         self._describe(lease, chain, hits, stored, loaded, waits)
         if moves:
             lease.moves = tuple(moves)
-        if stored and self.events.on:
-            self._stored(lease, hits, chain)
+        if stored:
+            self._stored(lease, hits)
         return lease
 
     def _borrow(self, home: Home, chain: Chain, spare: int, now: float, moves: list[Move]) -> bool:
@@ -142,8 +149,11 @@ class BlockManager:
     ) -> bool:
         if spare >= 0 and need + spare > room + self.store.borrowable(home):
             return False
-        gone = self.store.make_room(home, need, room, now)
-        self._left(gone, len(gone), moves, now)
+        gone: list[Gone] = []
+        try:
+            self.store.make_room(home, need, room, now, gone)
+        finally:
+            self.departures.settle_all(gone, moves, now)
         return True
 
     def _announce(
@@ -218,11 +228,11 @@ class BlockManager:
         if copied is not None:
             fresh = blocks.pop(0)
             moves.append(Move("copy", lease._blocks[copied], fresh))
-            self._replace(lease, copied, fresh, now)
+            self._replace(lease, copied, fresh, moves, now)
         lease._blocks.extend(blocks)
         lease.tokens = total
         lease._tail, lease._last_hash = plan.tail, plan.last_hash
-        self._store(lease, plan.keys, now)
+        self._store(lease, plan, now)
         return blocks, moves
 
     def _plan(
@@ -230,15 +240,17 @@ class BlockManager:
     ) -> _Plan:
         """Work out the keys of the blocks that become full. Changes nothing."""
         size = self.block_size
-        if hashes is None and (ids is None or lease._tail is None):
-            # Nothing behind tokens that nobody named can be found again.
+        lost = lease.lost_from is not None
+        if hashes is None and (ids is None or lease._tail is None or lost):
+            # Nothing behind tokens that nobody named, or that are lost, can be found again.
             tail = lease._tail if total == lease.tokens else None
             return _Plan(self.maker.keys([]), tail, lease._last_hash)
         if hashes is None:
             behind = [*(lease._tail or []), *(ids or [])]
             made = self.maker.hash(lease.request, behind, lease._last_hash)
             last = made[-1] if made else lease._last_hash
-            return _Plan(self.maker.keys(made), behind[len(made) * size :], last)
+            full = len(made) * size
+            return _Plan(self.maker.keys(made), behind[full:], last, behind[:full])
         keys = self.maker.keys(hashes)
         start = len(lease._nodes)
         if copied is not None and copied < start:
@@ -248,7 +260,7 @@ class BlockManager:
                 f"{len(keys)} hashes for blocks from {start} on, but {total} tokens fill "
                 f"{total // size} blocks"
             )
-        return _Plan(keys, None, None)
+        return _Plan(keys[:0] if lost else keys, None, None)
 
     def _must_copy(self, lease: Lease) -> int | None:
         """Return the place of a partial last block that others may read, or None."""
@@ -257,7 +269,7 @@ class BlockManager:
         last = len(lease._blocks) - 1
         return last if last < len(lease._nodes) or lease._blocks[last] in self.shared else None
 
-    def _replace(self, lease: Lease, place: int, fresh: int, now: float) -> None:
+    def _replace(self, lease: Lease, place: int, fresh: int, moves: list[Move], now: float) -> None:
         """Put a block of the lease's own where one stands that it only shares."""
         old = lease._blocks[place]
         lease._blocks[place] = fresh
@@ -272,8 +284,7 @@ class BlockManager:
         if place:
             partition.share(int(lease._nodes[-1]))
         dropped = self._end(lease, node, _NO_BLOCKS, 1, now)
-        if dropped:
-            self._left(take_gone(lease._home, dropped), dropped, [], now)
+        self.departures.settle(lease._home, dropped, moves, now)
 
     def _take(
         self, home: Home, blocks: int, now: float, moves: list[Move]
@@ -283,19 +294,21 @@ class BlockManager:
             _, need, room = partition.probe(partition.no_keys, NO_SPACE, blocks)
             if not self._give(home, need, room, 0, now, moves):
                 return None
-        taken = partition.take(blocks, 0, now)
-        if taken is None:
-            return None
-        left = int(partition.report[kernel.EVICTED])
-        self._left(take_gone(home, left) if left and self._watched(home) else (), left, moves, now)
+        try:
+            taken = partition.take(blocks, 0, now)
+        except UsageError:
+            self.departures.settle(home, int(partition.report[kernel.EVICTED]), None, now)
+            raise
+        if taken is not None:
+            self.departures.settle(home, int(partition.report[kernel.EVICTED]), moves, now)
         return taken
 
-    def _store(self, lease: Lease, keys: NDArray[np.int64], now: float) -> None:
+    def _store(self, lease: Lease, plan: _Plan, now: float) -> None:
         """Store full blocks of the lease's own under keys, as far as nobody else writes them."""
         start = len(lease._nodes)
-        mine = lease._blocks[start : start + len(keys)]
+        mine = lease._blocks[start : start + len(plan.keys)]
         count = next((at for at, block in enumerate(mine) if block in self.shared), len(mine))
-        keys = np.ascontiguousarray(keys[:count])
+        keys = np.ascontiguousarray(plan.keys[:count])
         if not count:
             return
         home = lease._home
@@ -312,8 +325,9 @@ class BlockManager:
         lease._nodes = np.concatenate([lease._nodes, nodes])
         lease.stored_blocks += count - there
         self.counters.blocks_stored += count - there
-        if self.events.on and there < count:
-            self._stored(lease, first_new, chain)
+        if there < count:
+            tokens = plan.tokens[(first_new - start) * self.block_size :]
+            self._stored(lease, first_new, tokens[: (count - there) * self.block_size])
 
     # Sharing and releasing
 
@@ -370,8 +384,7 @@ class BlockManager:
         if len(others):
             # What another request computes is not in place because this one ends.
             partition.live.ready[others] = COMPUTING
-        if dropped:
-            self._left(take_gone(home, dropped), dropped, moves, now)
+        self.departures.settle(home, dropped, moves, now)
         if home.second is not None and home.second.writes_through and keep:
             home.second.write_through(partition, lease._nodes[:keep], moves, now)
         return moves
@@ -400,45 +413,7 @@ class BlockManager:
             expires = min(int((partition.time(now) + request.lifetime_s) * 1e6), NEVER - 1)
         return int(request.priority) if self.levels else 0, expires
 
-    def lose(self, lease: Lease, first: int, leases: Iterable[Lease]) -> list[Lease]:
-        """Distrust a lease's nodes from ``first`` on; return other leases that hold any of them.
-
-        They are found no more. O(leases).
-        """
-        home = lease._home
-        bad = int(lease._nodes[first])
-        home.partition.lose(lease._nodes, first)
-        hit = []
-        for other in leases:
-            if other is lease or other._home is not home or len(other._nodes) <= first:
-                continue
-            if int(other._nodes[first]) == bad:
-                home.partition.lose(other._nodes, first)
-                other.lost_from = first if other.lost_from is None else min(other.lost_from, first)
-                hit.append(other)
-        return hit
-
     # What is said about it
-
-    def _watched(self, home: Home) -> bool:
-        return self.events.on or home.second is not None
-
-    def _left(self, gone: Iterable[Gone], count: int, moves: list[Move], now: float) -> None:
-        """Count what left, tell it, and keep it in the second tier where there is one."""
-        self.counters.blocks_evicted += count
-        for each in gone:
-            if each.why == kernel.BY_LIFETIME:
-                self.counters.blocks_expired += 1
-            elif each.why == kernel.UNCOMPUTED:
-                self.counters.blocks_dropped += 1
-            second = each.home.second
-            live = each.home.partition.live
-            if second is not None and live.ready[each.node] == READY:
-                second.keep(each.node, each.block, moves, now)
-            elif second is not None:
-                second.cut(each.node, now)
-            if self.events.on:
-                self.events.add(BlockRemoved([self.hash_of(each.key)], reason=WHY[each.why]))
 
     def mark_ready(self, lease: Lease) -> None:
         """Mark the blocks of a lease that are in place. O(blocks)."""
@@ -450,22 +425,12 @@ class BlockManager:
         nodes = nodes[ready[nodes] == COMPUTING]
         ready[nodes] = READY
 
-    def unpinned(self, gone: list[Gone], now: float) -> None:
-        """Count and tell what left as its pin ended: blocks whose request had failed."""
-        self._left(gone, len(gone), [], now)
-
     def expire(self, now: float) -> int:
         """Let all leave whose lifetime has ended; return how many. None of them is offloaded."""
         total = 0
         for home in self.store.homes.values():
             count = home.partition.expire(now)
-            self.counters.blocks_evicted += count
-            self.counters.blocks_expired += count
-            for each in take_gone(home, count) if self._watched(home) else ():
-                if home.second is not None:
-                    home.second.cut(each.node, now)
-                if self.events.on:
-                    self.events.add(BlockRemoved([self.hash_of(each.key)], reason="lifetime"))
+            self.departures.settle(home, count, None, now)
             total += count
         return total
 
@@ -481,21 +446,37 @@ class BlockManager:
             if self.events.on:
                 self.events.add(Moved(move.kind, move.source, move.target, move.block_hash))
 
-    def hash_of(self, key: NDArray[np.int64]) -> BlockHash:
-        """Return a key as it was handed in."""
-        return self.maker.to_hash(key)
-
-    def _stored(self, lease: Lease, first: int, chain: Chain) -> None:
-        """Tell that a lease's nodes from ``first`` on were stored."""
+    def _stored(self, lease: Lease, first: int, grown: list[int] | None = None) -> None:
+        """Tell that a lease's nodes from ``first`` on were stored; ``grown`` are their tokens."""
+        if not self.told.on:
+            return
+        request = lease.request
         keys = lease._home.partition.names.keys
         nodes = lease._nodes
-        hashes = [self.hash_of(keys[node]) for node in nodes[first:]]
-        parent = self.hash_of(keys[nodes[first - 1]]) if first else None
         size = self.block_size
-        ids = lease.request.token_ids
-        tokens: list[int] = []
-        if ids is not None and len(nodes) <= len(chain.keys):
+        ids: Any = request.token_ids
+        tokens = grown
+        if grown is None and ids is not None:
             tokens = [int(token) for token in ids[first * size : len(nodes) * size]]
-        self.events.add(
-            BlockStored(hashes, parent, tokens, size, lora_name=lease.request.lora_name)
+        self.told.stored(
+            keys[nodes[first:]],
+            keys[nodes[first - 1]] if first else None,
+            GPU,
+            tokens,
+            lora_name=request.lora_name,
+            extra_keys=extra_keys(request, first, len(nodes)),
+            session_id=request.session,
         )
+
+
+def extra_keys(request: Request, first: int, end: int) -> list[tuple[str, ...] | None] | None:
+    """Return what beside its tokens is in the hash of each block from ``first`` up to ``end``.
+
+    As vLLM's events say it: an adapter in each block, a salt in the first one; None where the
+    hashes were handed in.
+    """
+    if request.token_ids is None:
+        return None
+    adapter = () if request.lora_name is None else (request.lora_name,)
+    salts = [each for each in (request.cache_salt, request.model_revision) if each is not None]
+    return [(adapter if at else (*adapter, *salts)) or None for at in range(first, end)]

@@ -227,6 +227,7 @@ def _remove(live: Live, state: Any, pool: Pool, out: Out, node: int, gone: int, 
     pool.counts[FREE] += 1
     live.table.resident[node] = 0
     live.block[node] = NONE
+    live.rank[node] = live.counts[RANK]
     live.level[node] = 0
     live.expires[node] = UNSET
     live.counts[RESIDENT] -= 1

@@ -1,13 +1,15 @@
 """The ledger: what is cached, in order of retention, as the policy would decide now.
 
-The order is that in which blocks leave as prompts that nobody has seen, and of which a policy knows
-nothing else, are admitted at this moment, block by block, and stay: exactly so under every policy,
-with levels, lifetimes, holds and pins, within each home (a tenant with blocks of its own, or all
-others together). Three things change it: time, for policies that look at the clock; a use; and,
-where what was stored is released again before the old blocks are gone, its own claim to stay, as
-under `lfu`, `mru` and `filo`. Blocks that decoding takes without naming them, as `extend` by a
-count does, leave ghosts and shares of queues as they are: `arc`, `s3fifo`, `wtinylfu` and `wild`
-may then choose otherwise, all others choose the same.
+The order is that in which blocks leave as a prompt that nobody has seen, and of which a policy
+knows nothing else, is admitted at this moment and stays: exactly so under every policy, with
+levels, lifetimes, holds and pins, within each home (a tenant with blocks of its own, or all others
+together; a home may take from another before it lets its own leave). Many prompts of a block each
+let the same leave, but under `wild`, which learns from each. So do blocks that decoding takes
+without naming them, but under `arc`, `s3fifo` and `wtinylfu`, which count what is stored. What
+changes it: a use; a release; time, for lifetimes and policies that look at the clock; and, where
+what was stored is released before the old blocks are gone, its own claim to stay: under `lru` it is
+the last, under `lfu`, `mru` and `filo` it may leave first. The second tier's order is likewise that
+of blocks which are stored there and stay.
 """
 
 from __future__ import annotations
@@ -99,7 +101,7 @@ class Ledger(Sequence[AnyRow], Generic[AnyRow]):
     """Rows in order. `to_table` is for a terminal; a notebook shows it by itself."""
 
     def __init__(self, rows: Sequence[AnyRow], title: str) -> None:
-        self.rows = list(rows)
+        self.rows: list[AnyRow] = list(rows)
         self.title = title
 
     @overload
@@ -107,7 +109,8 @@ class Ledger(Sequence[AnyRow], Generic[AnyRow]):
     @overload
     def __getitem__(self, at: slice) -> list[AnyRow]: ...
     def __getitem__(self, at: int | slice) -> AnyRow | list[AnyRow]:
-        return self.rows[at]
+        found: AnyRow | list[AnyRow] = self.rows[at]
+        return found
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -117,33 +120,47 @@ class Ledger(Sequence[AnyRow], Generic[AnyRow]):
 
     def to_table(self, limit: int = SHOWN) -> RichTable:
         """Return the first rows as a table of rich's."""
+        from rich.box import SIMPLE_HEAD
+        from rich.markup import escape
         from rich.table import Table
 
-        shown = [_cells(row) for row in self.rows[:limit]]
-        found = Table(title=self._caption(len(shown)))
+        shown = _shown(self.rows[:limit])
+        found = Table(title=self._caption(len(shown)), box=SIMPLE_HEAD, pad_edge=False)
         for name in shown[0] if shown else ():
-            found.add_column(name, justify="left" if name in _TEXTS else "right")
+            found.add_column(name, justify="left" if name in _TEXTS else "right", no_wrap=True)
         for cells in shown:
-            found.add_row(*(_text(value) for value in cells.values()))
+            found.add_row(*(escape(_text(value)) for value in cells.values()))
         return found
 
     def _caption(self, shown: int) -> str:
         return self.title if shown == len(self) else f"{self.title}; {shown} of {len(self):,} rows"
 
     def __repr__(self) -> str:
-        shown = [_cells(row) for row in self.rows[:SHOWN]]
+        shown = _shown(self.rows[:SHOWN])
         texts = [list(shown[0])] if shown else []
         texts += [[_text(value) for value in cells.values()] for cells in shown]
         widths = [max(map(len, column)) for column in zip(*texts, strict=True)]
-        lines = [
+        lines: list[str] = [
             "  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip()
             for line in texts
         ]
         return "\n".join([self._caption(len(shown)), *lines])
 
     def _repr_html_(self) -> str:
-        shown = [_cells(row) for row in self.rows[:SHOWN]]
+        shown = _shown(self.rows[:SHOWN])
         return table(self._caption(len(shown)), shown)
+
+
+_USUAL = (None, "", 0, "ready")
+_OPTIONAL = ("home", "state", "level", "life s", "leases", "pinned by", "second place")
+"""Columns that are left out where every row has something usual there."""
+
+
+def _shown(rows: Sequence[Row | PrefixRow]) -> list[dict[str, Any]]:
+    """Return the cells of rows, in the columns that tell them apart."""
+    cells = [_cells(row) for row in rows]
+    dull = {name for name in _OPTIONAL if all(each[name] in _USUAL for each in cells)}
+    return [{name: each[name] for name in each if name not in dull} for each in cells]
 
 
 _TEXTS = ("hash", "home", "tiers", "pinned by", "leaves by", "state")
@@ -181,8 +198,8 @@ def _cells(row: Row | PrefixRow) -> dict[str, Any]:
         "place": block.place,
     }
     if isinstance(row, PrefixRow):
-        return cells | {"gone": row.gone_place}
-    return cells | {"leaves by": row.leaves_by}
+        return cells | {"gone": row.gone_place, "second place": block.second_place}
+    return cells | {"leaves by": row.leaves_by, "second place": row.second_place}
 
 
 def row_of(cache: KVCacheScheduler, page: Page, node: int) -> Row:

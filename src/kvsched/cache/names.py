@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from kvsched.cache.state import FRESH, NAMES, Live, Names, Out
+from kvsched.cache.state import FRESH, NAMES, RANK, Live, Names, Out
 from kvsched.kernel.hooks import forget
 from kvsched.kernel.linked import AHEAD, BEHIND, link_behind, unlink
 from kvsched.kernel.table import NONE
@@ -219,10 +219,13 @@ def name(
         if above != NONE:
             names.kin[above] -= 1
             # It left when its last child did, or soon after, and goes next: chains are forgotten
-            # whole, and what is written next lies beside in memory. Behind all others it would let
-            # this call reuse what left in it, and has not been told of.
+            # whole, and what is written next lies beside in memory. What left in this call has not
+            # been told of, and goes last.
             if is_idle(live, above):
-                link_behind(names.idle, len(names.idle) - 1, above)
+                if live.rank[above] < live.counts[RANK]:
+                    link_behind(names.idle, len(names.idle) - 1, above)
+                else:
+                    rest(live, above)
     table.parent[node] = parent
     table.tokens[node] = tokens
     for word in range(names.keys.shape[1]):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -97,9 +98,14 @@ class Page(NamedTuple):
 
 
 def open_page(cache: KVCacheScheduler, home: Home) -> Page:
-    """Return what a home keeps, and in which order it leaves. O(N log N); O(N) under the lock.
+    """Return what a home keeps now, and in which order it leaves. O(N log N)."""
+    return copy_page(cache, home)()
 
-    It takes as much memory as the home's own state, until it is dropped.
+
+def copy_page(cache: KVCacheScheduler, home: Home) -> Callable[[], Page]:
+    """Copy what a home keeps; what is returned works the order out, once, without the lock.
+
+    O(N), then O(N log N); as much memory as the home's own state.
     """
     with cache.lock:
         now = cache.now()
@@ -118,8 +124,12 @@ def open_page(cache: KVCacheScheduler, home: Home) -> Page:
         for pin in cache.pins.held.values():
             for node in pin._nodes.tolist() if pin._home is home else ():
                 owners.setdefault(node, set()).add(pin.owner)
-    tiers = [_tier(*parts) for parts in copies]
-    return Page(home.name, tiers[0], tiers[1] if len(tiers) > 1 else None, leases, owners)
+
+    def order() -> Page:
+        tiers = [_tier(*each) for each in copies]
+        return Page(home.name, tiers[0], tiers[1] if len(tiers) > 1 else None, leases, owners)
+
+    return order
 
 
 def _tier(medium: str, columns: Columns, copied: Copy) -> Tier:

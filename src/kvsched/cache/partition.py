@@ -231,11 +231,15 @@ class Partition:
         return code == kernel.OK
 
     def _undo(self) -> None:
-        """Give back what a call stored and took before its policy failed."""
-        hits, stored, taken = (int(self.report[at]) for at in range(3))
+        """Give back what a call stored and took before its policy failed; say again what left."""
+        out = self.out
+        hits, stored, taken, left = (int(self.report[at]) for at in range(4))
         nodes = hits + stored
-        private = self.out.blocks[nodes : hits + taken].copy()
-        self.release(self.out.nodes[:nodes].copy(), private, hits, 0.0)
+        private = out.blocks[nodes : hits + taken].copy()
+        gone = [array[:left].copy() for array in (out.gone, out.gone_blocks, out.gone_why)]
+        self.release(out.nodes[:nodes].copy(), private, hits, 0.0)
+        out.gone[:left], out.gone_blocks[:left], out.gone_why[:left] = gone
+        self.report[kernel.EVICTED] = left
 
     def grow(
         self,
@@ -257,8 +261,12 @@ class Partition:
 
     def take(self, blocks: int, spare: int, now: float) -> NDArray[np.int32] | None:
         """Return physical blocks that hold no node, or None if there is no room."""
-        if self._call(kernel.TAKE, extra=blocks, whole=spare, now=now) != kernel.OK:
-            return None
+        try:
+            if self._call(kernel.TAKE, extra=blocks, whole=spare, now=now) != kernel.OK:
+                return None
+        except UsageError:
+            self._undo()
+            raise
         return self.out.blocks[:blocks].copy()
 
     def evict(self, blocks: int, now: float) -> int:
@@ -312,11 +320,12 @@ class Partition:
         self.out.nodes[: len(nodes)] = nodes
         self._call(kernel.UNHOLD, length=len(nodes))
 
-    def drop(self, node: int, now: float) -> None:
-        """Drop one evictable node, whatever the policy says."""
+    def drop(self, node: int, now: float) -> int:
+        """Drop one evictable node, whatever the policy says; return 1, as it left."""
         self.share(node)
         self.out.nodes[0] = node
         self._call(kernel.RELEASE, length=1, whole=0, now=now)
+        return int(self.report[kernel.EVICTED])
 
     def forget(self, numbers: int) -> None:
         """Have the policy forget the numbers that are reused next."""

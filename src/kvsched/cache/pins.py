@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from kvsched.cache.chain import ChainMaker
 from kvsched.cache.lease import Lease
 from kvsched.cache.request import Request
-from kvsched.cache.store import Gone, Home, Store, take_gone
+from kvsched.cache.store import Home, Store
 from kvsched.foundation.errors import UsageError
 
 
@@ -81,8 +81,8 @@ class Pins:
         self.held[pin.number] = pin
         return pin
 
-    def remove(self, what: Pin | str) -> tuple[list[Pin], list[Gone]]:
-        """End a pin, or all of an owner's; return them, and what left, as its request had failed.
+    def remove(self, what: Pin | str, settle: Callable[[Home, int], None]) -> list[Pin]:
+        """End a pin, or all of an owner's; ``settle`` is told how many blocks left each home.
 
         Raises UsageError for one that is not held.
         """
@@ -93,8 +93,7 @@ class Pins:
             raise UsageError(f"pin {what.number} of {what.owner!r} is not held")
         else:
             ended = [what]
-        gone: list[Gone] = []
         for pin in ended:
             del self.held[pin.number]
-            gone += take_gone(pin._home, pin._home.partition.unpin(pin._nodes))
-        return list(ended), gone
+            settle(pin._home, pin._home.partition.unpin(pin._nodes))
+        return list(ended)

@@ -16,13 +16,14 @@ from kvsched.cache.admission import Gate
 from kvsched.cache.blocks import BlockManager
 from kvsched.cache.chain import ChainMaker
 from kvsched.cache.check import check
-from kvsched.cache.events import AllBlocksCleared, CacheEvent, EventLog, Pinned
+from kvsched.cache.events import AllBlocksCleared, Announcer, CacheEvent, EventLog, Pinned
+from kvsched.cache.explain import Explanation, explain
 from kvsched.cache.hashing import BlockHasher
 from kvsched.cache.lease import Lease
 from kvsched.cache.ledger import Ledger, snapshot
 from kvsched.cache.metrics import Counters, exported, exposition
 from kvsched.cache.pins import Pin, Pins
-from kvsched.cache.request import Admission, Growth, Move, Outcome, Request
+from kvsched.cache.request import Admission, Growth, Hashes, Move, Outcome, Request
 from kvsched.cache.restored import Restored, restore
 from kvsched.cache.saved import save
 from kvsched.cache.second import TierSettings
@@ -127,8 +128,9 @@ class KVCacheScheduler:
         self.events = EventLog(max_events)
         fields = None if request_fields is None else frozenset(request_fields)
         self.store = Store(
-            chosen, capacity, size, words, history_blocks, tenants or {}, fields, second_tier
-        )
+            chosen, capacity, size, words, history_blocks, tenants or {}, fields, second_tier,
+            told=Announcer(self.events, self.maker.to_hash, size),
+        )  # fmt: skip
         if queue_moves and carry is not None:
             raise UsageError("moves are carried by carry or taken by take_moves, not both")
         self.blocks = BlockManager(self.store, self.maker, self.events, self.counters)
@@ -321,7 +323,7 @@ class KVCacheScheduler:
         lease.released = True
         del self.leases[lease.id]
         if failed and keep < len(lease._nodes):
-            self.blocks.lose(lease, keep, self.leases.values())
+            self.blocks.departures.lose(lease, keep, self.leases.values(), now)
         moves = self.blocks.release(lease, keep, now)
         self.counters.released += 1
         self.blocks.tell_moves(moves)
@@ -374,8 +376,10 @@ class KVCacheScheduler:
     def unpin(self, pin: Pin | str) -> int:
         """End a pin, or all of an owner's; return how many blocks of chains they were."""
         with self.lock:
-            ended, gone = self.pins.remove(pin)
-            self.blocks.unpinned(gone, self.now())
+            now = self.now()
+            ended = self.pins.remove(
+                pin, lambda home, left: self.blocks.departures.settle(home, left, None, now)
+            )
             if self.events.on:
                 for each in ended:
                     self.events.add(Pinned(each.owner, each.blocks, pinned=False))
@@ -484,6 +488,14 @@ class KVCacheScheduler:
         copies, the lock held for O(N). Raises UsageError for another ``by``, ``order`` or limit.
         """
         return snapshot(self, limit, tenant, by, order)
+
+    def explain(self, what: Request | Hashes) -> Explanation:
+        """Return why a request's prefix, or that of hashes, is kept or not, and what goes before.
+
+        Nothing is touched or counted. Costs what `snapshot` does. Raises UsageError for a request
+        that makes no sense.
+        """
+        return explain(self, what)
 
     def check(self) -> None:
         """Raise BrokenInvariantError if what is kept contradicts itself: for tests. O(N)."""

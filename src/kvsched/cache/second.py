@@ -14,12 +14,13 @@ from numpy.typing import NDArray
 from kvsched.cache import kernel
 from kvsched.cache.chain import Chain
 from kvsched.cache.columns import LiveColumns
+from kvsched.cache.events import UNREACHABLE, WHY, Announcer
 from kvsched.cache.lease import Lease
 from kvsched.cache.partition import Partition
 from kvsched.cache.request import Move
-from kvsched.cache.state import Pool
+from kvsched.cache.state import READY, Pool
 from kvsched.foundation.errors import UsageError
-from kvsched.kernel.table import NONE
+from kvsched.kernel.table import NONE, below
 from kvsched.policy.base import Policy
 from kvsched.policy.registry import make
 
@@ -61,9 +62,16 @@ class SecondTier:
     """The second tier of one partition. The caller holds the lock."""
 
     def __init__(
-        self, above: Partition, settings: TierSettings, pool: Pool, capacity: int, history: int
+        self,
+        above: Partition,
+        settings: TierSettings,
+        pool: Pool,
+        capacity: int,
+        history: int,
+        told: Announcer,
     ) -> None:
         self.settings = settings
+        self.told = told
         self.writes_through = settings.write == "through"
         self.partition = Partition(
             settings.made,
@@ -116,6 +124,7 @@ class SecondTier:
         tokens = int(own.live.table.tokens[node])
         own.acquire(key, space, 0, -1, now, tokens, base=parent)
         hits, stored = int(own.report[kernel.HITS]), int(own.report[kernel.STORED_BLOCKS])
+        self._tell(parent, [node] * stored)
         if hits + stored == 0:
             return
         slot = int(own.out.blocks[0])
@@ -126,8 +135,10 @@ class SecondTier:
     def write_through(
         self, above: Partition, nodes: NDArray[np.int32], moves: list[Move], now: float
     ) -> None:
-        """Keep a chain that was computed, root first."""
+        """Keep a chain as far as it was computed, root first."""
         for node in nodes.tolist():
+            if above.live.ready[node] != READY:
+                break
             self.keep(node, int(above.live.block[node]), moves, now)
 
     def spill(self, above: Partition, lease: Lease, chain: Chain, now: float) -> tuple[int, ...]:
@@ -139,24 +150,46 @@ class SecondTier:
         own.acquire(keys, chain.space, 0, -1, now, chain.last_tokens, base=lease.deepest)
         count = int(own.report[kernel.HITS]) + int(own.report[kernel.STORED_BLOCKS])
         nodes, slots = own.out.nodes[:count].copy(), own.out.blocks[:count].copy()
+        self._tell(lease.deepest, nodes.tolist(), int(own.report[kernel.HITS]))
         if count:
             own.release(nodes, slots[:0], count, now)
         return tuple(slots.tolist())
 
+    def _tell(self, parent: int, nodes: list[int], hits: int = 0) -> None:
+        """Tell what the last call let leave, and what of a chain below ``parent`` it stored."""
+        own = self.partition
+        if not self.told.on:
+            return
+        keys, medium = own.names.keys, self.settings.medium
+        for at in range(int(own.report[kernel.EVICTED])):
+            self.told.removed([keys[own.out.gone[at]]], medium, WHY[own.out.gone_why[at]])
+        stored = nodes[hits:]
+        if stored:
+            above = nodes[hits - 1] if hits else parent
+            self.told.stored(keys[stored], None if above == NONE else keys[above], medium)
+
+    def holds(self, node: int) -> bool:
+        """Whether it has a block."""
+        return bool(self.partition.live.table.resident[node])
+
     def cut(self, node: int, now: float) -> None:
         """Drop what is cached below a node that is in neither tier any more. O(cached · depth).
 
-        Only a request that failed, or a lifetime that ended, leaves such a node.
+        Such a node was computed by a request that failed, or outlived its lifetime.
         """
+        if self.partition.live.table.children[node]:
+            self._drop(below(self.partition.live.table, np.array([node])), UNREACHABLE, now)
+
+    def lose(self, nodes: NDArray[np.int32], now: float) -> None:
+        """Drop nodes that are found no more, and all below them. O(nodes), else as `cut`."""
         table = self.partition.live.table
-        if table.children[node] == 0 or table.resident[node] == 1:
-            return
-        cached = np.flatnonzero(table.resident)
-        below = np.zeros(len(cached), np.bool_)
-        above = table.parent[cached]
-        while np.any(above != NONE):
-            below |= above == node
-            above = np.where(above == NONE, NONE, table.parent[above])
-        found = cached[below]
-        for each in found[np.argsort(-table.depth[found], kind="stable")].tolist():
-            self.partition.drop(each, now)
+        if np.any(table.resident[nodes]) or np.any(table.children[nodes]):
+            own = nodes[table.resident[nodes] != 0]
+            own = own[np.argsort(-table.depth[own], kind="stable")]
+            self._drop(np.concatenate([below(table, nodes), own]), WHY[kernel.UNCOMPUTED], now)
+
+    def _drop(self, nodes: NDArray[np.int32], why: str, now: float) -> None:
+        keys = self.partition.names.keys
+        for node in nodes.tolist():
+            self.partition.drop(node, now)
+            self.told.removed([keys[node]], self.settings.medium, why)

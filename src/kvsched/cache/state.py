@@ -88,7 +88,7 @@ class Live(NamedTuple):
     elsewhere: NDArray[np.uint8]
     """(N+1,) 1 while another tier holds the node."""
     rank: NDArray[np.int64]
-    """(N+1,) rank of the last release."""
+    """(N+1,) rank of the last release; of what left, the next rank at that moment."""
     stored: NDArray[np.int64]
     """(N+1,) order of storing, parents first."""
     used_s: NDArray[np.float64]

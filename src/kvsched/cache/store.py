@@ -10,6 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvsched.cache.columns import LiveColumns
+from kvsched.cache.events import Announcer
+from kvsched.cache.kernel import EVICTED
 from kvsched.cache.partition import Partition
 from kvsched.cache.second import SecondTier, TierSettings
 from kvsched.cache.state import FREE, LIMIT, Pool, new_pool
@@ -72,7 +74,10 @@ class Store:
         tenants: Mapping[str, Tenant],
         fields: Collection[str] | None = None,
         second: TierSettings | None = None,
+        *,
+        told: Announcer,
     ) -> None:
+        self.told = told
         self.capacity = capacity
         self.block_size = block_size
         self.words = words
@@ -109,7 +114,9 @@ class Store:
         )
         home = Home(name, partition, tenant)
         if slots and self.second is not None:
-            home.second = SecondTier(partition, self.second, self.second_pool, slots, history)
+            home.second = SecondTier(
+                partition, self.second, self.second_pool, slots, history, self.told
+            )
         home.shift(self.shift_s)
         return home
 
@@ -201,14 +208,13 @@ class Store:
         headroom = self._headroom(home)
         return min(self.free + self._lendable(home), headroom) - min(self.free, headroom)
 
-    def make_room(self, home: Home, need: int, room: int, now: float) -> list[Gone]:
+    def make_room(self, home: Home, need: int, room: int, now: float, gone: list[Gone]) -> None:
         """Let others give what ``home`` takes from the pool beyond its own fair part.
 
         ``need`` blocks, for ``room`` of which its own partition could see to by itself. Whoever is
-        most above its guarantee gives first, the tenant that asks among them. Returns what left.
-        The caller has made sure that all fits. O(tenants · blocks) at worst.
+        most above its guarantee gives first, the tenant that asks among them. What left is added
+        to ``gone``. The caller has made sure that all fits. O(tenants · blocks) at worst.
         """
-        gone: list[Gone] = []
         headroom = self._headroom(home)
         own = room - min(self.free, headroom)
         own -= max(0, need - headroom)
@@ -220,12 +226,13 @@ class Store:
             if giver is None or (own >= wanted and asking - wanted >= giver.excess):
                 break
             part = max(1, (giver.excess - asking + wanted) // 2) if own >= wanted else wanted
-            left = giver.partition.evict(min(part, wanted, giver.lendable), now)
+            try:
+                left = giver.partition.evict(min(part, wanted, giver.lendable), now)
+            finally:
+                gone.extend(take_gone(giver, int(giver.partition.report[EVICTED])))
             if not left:
                 break
-            gone.extend(take_gone(giver, left))
             wanted -= left
-        return gone
 
 
 @dataclass(frozen=True, slots=True)
