@@ -179,7 +179,7 @@ def ready_blocks(cache: KVCacheScheduler) -> list[dict[int, bytes]]:
 
 
 @pytest.mark.parametrize("label", LABELS)
-@settings(deadline=None, max_examples=8, derandomize=True)
+@settings(deadline=None, max_examples=6, derandomize=True)
 @given(seed=st.integers(0, 10_000), steps=st.integers(0, 90), away=st.integers(-(2**20), 2**20))
 def test_it_goes_on_as_the_original(label: str, seed: int, steps: int, away: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
@@ -201,8 +201,8 @@ def test_it_goes_on_as_the_original(label: str, seed: int, steps: int, away: int
 
 
 @pytest.mark.parametrize("label", LABELS)
-@settings(deadline=None, max_examples=6, derandomize=True)
-@given(seed=st.integers(0, 10_000), steps=st.integers(20, 90))
+@settings(deadline=None, max_examples=4, derandomize=True)
+@given(seed=st.integers(0, 10_000), steps=st.integers(20, 60))
 def test_leases_end_as_if_they_had_failed(label: str, seed: int, steps: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "cache"
@@ -213,18 +213,22 @@ def test_leases_end_as_if_they_had_failed(label: str, seed: int, steps: int) -> 
         cache.unpin("me\udc80")
         cache.save(path)
         assert len(cache.leases) == len(held), "saving ended a lease"
+        # What is in place below what is not is dropped in another order: other blocks are free.
+        in_place = sum(
+            int(np.count_nonzero(live.table.resident * (live.ready == READY)))
+            for live in (home.partition.live for home in cache.store.homes.values())
+        )
+        loose = in_place - sum(map(len, ready_blocks(cache)))
         other = Clock(clock.now)
         again = KVCacheScheduler.restore(path, clock=other)
         assert again.leases == {}
         again.check()
         assert again.store.held == again.pins.blocks
         for lease in held:
-            in_place = cache.maker.block_size * ready_head(lease)
-            lease.computed_tokens = min(in_place, lease.tokens)
+            lease.computed_tokens = min(16 * ready_head(lease), lease.tokens)
             cache.release(lease, failed=True)
         assert ready_blocks(cache) == ready_blocks(again)
-        # Else the original has blocks that nobody can reach any more.
-        if cache.cached_blocks == again.cached_blocks:
+        if not loose:
             compare(cache, clock, again, other, counted=False)
 
 
