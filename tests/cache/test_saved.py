@@ -9,7 +9,7 @@ import tempfile
 import textwrap
 import threading
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -20,6 +20,7 @@ from live_scenarios import LABELS
 from kvsched.cache import KVCacheScheduler, Lease, Outcome, Request, Tenant, TierSettings
 from kvsched.cache.state import READY
 from kvsched.foundation.errors import KvschedError, UsageError
+from kvsched.kernel.heap import Heap
 from kvsched.kernel.table import Table
 from kvsched.policy.base import Policy, RankedPolicy
 from kvsched.policy.lfu import LFU, LFUState
@@ -351,11 +352,17 @@ class MineChanged(LFU):
     key = staticmethod(_key)
 
 
+class NumberState(NamedTuple):
+    heap: Heap
+    touched: Any
+    number: int
+
+
 class NoArrays(RankedPolicy):
     name = "no-arrays"
 
     def prepare(self, setup: Any) -> Any:
-        return (*super().prepare(setup), [1, 2])
+        return NumberState(*super().prepare(setup), 3)
 
 
 def filled(policy: Any, tmp_path: Path, **more: Any) -> tuple[KVCacheScheduler, Clock]:
@@ -425,7 +432,7 @@ def test_a_second_tier_has_a_policy_of_its_own(tmp_path: Path) -> None:
 
 def test_a_state_that_is_not_of_arrays_is_refused(tmp_path: Path) -> None:
     (tmp_path / "cache").write_text("old")
-    with pytest.raises(UsageError, match=r"no-arrays cannot be saved: .* is no array but a list"):
+    with pytest.raises(UsageError, match=r"no-arrays cannot be saved: .* is no array but a int"):
         KVCacheScheduler(4, 16, NoArrays).save(tmp_path / "cache")
     assert (tmp_path / "cache").read_text() == "old"
 
