@@ -430,8 +430,8 @@ class KVCacheScheduler:
         with what is in passing: callbacks, events, and requests that wait. A lease is let go in the
         restored cache as if it had failed now. The bytes of the blocks are the caller's to keep, as
         is having carried all moves. O(N), of which the lock is held to copy; other calls go on
-        while it is written. Raises UsageError for a policy whose state is not of arrays, and where
-        nothing can be written.
+        while it is written. Raises UsageError for a policy whose state is not of arrays, for moves
+        that were not taken, and where nothing can be written.
         """
         save(self, path)
 
@@ -447,11 +447,12 @@ class KVCacheScheduler:
     ) -> Self:
         """Return the cache that was saved; it decides as that one would have gone on to.
 
-        ``clock`` and ``carry`` are not in the file. Whatever the clock says, ages and lifetimes go
-        on from the moment of saving, unless it is the ``same_clock``: then time that passed since
-        counts. A policy that is another than was saved, in name, parameters or code (or under other
-        versions of Python, NumPy or Numba), learns what is cached as by `set_policy`; `restored`
-        says so. ``settings`` may be any that move no block: `kvsched.cache.restored.GIVEN_ANEW`.
+        ``clock``, ``carry`` and ``queue_moves`` are not in the file. Whatever the clock says, ages
+        and lifetimes go on from the moment of saving, unless it is the ``same_clock``: then time
+        that passed since counts. A policy that is another than was saved, in name, parameters or
+        code (or under other versions of Python, NumPy or Numba), learns what is cached as by
+        `set_policy`; `restored` says so. ``settings`` may be any that move no block:
+        `kvsched.cache.restored.GIVEN_ANEW`.
 
         O(N). Raises InputError, which names the fault, for a file that is cut off, changed, of
         another version or no saved cache, and UsageError for settings that do not go with it.
