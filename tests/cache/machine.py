@@ -49,7 +49,7 @@ tiers = st.one_of(
     st.none(),
     st.fixed_dictionaries(
         {
-            "capacity_blocks": st.integers(1, 6),
+            "capacity_blocks": st.integers(1, 8),
             "policy": st.sampled_from(TIER_POLICIES),
             "write": st.sampled_from(["back", "through"]),
         }
@@ -61,11 +61,11 @@ SPACES: list[dict[str, Any]] = [
 ]  # fmt: skip
 abouts = st.fixed_dictionaries(
     {
-        "tenant": st.sampled_from(["", "", "", "", "q", "q", "g", "g", "r"]),
+        "tenant": st.sampled_from(["", "", "", "", "", "q", "q", "g", "g", "r"]),
         "priority": st.sampled_from([0, 0, 0, -1, 1]),
         "lifetime_s": st.sampled_from([None, None, None, 0.0, 2.0]),
-        "deadline": st.sampled_from([None, None, None, None, -1.0, 0.0, 3.0]),
-        "reserve_tokens": st.sampled_from([0, 0, 0, 1, 4]),
+        "deadline": st.sampled_from([None] * 8 + [-1.0, 0.0, 3.0]),
+        "reserve_tokens": st.sampled_from([0, 0, 0, 0, 1, 4]),
     },
     optional={
         "session": st.sampled_from(["a", "b"]),
@@ -316,6 +316,9 @@ class CacheMachine(RuleBasedStateMachine):
 
     @rule(prompt=prompts, raises=st.booleans())
     def acquire(self, prompt: Any, raises: bool) -> None:
+        self._acquire(prompt, raises)
+
+    def _acquire(self, prompt: Any, raises: bool) -> Held | None:
         request, tokens = self._request(prompt)
         before = self._room(self._home(request.tenant))
         waited = len(self.waiting)
@@ -324,13 +327,31 @@ class CacheMachine(RuleBasedStateMachine):
         except CarryError:
             assert not self.own_carry
             self._collect()
-            return
+            return None
         if not waited:
             self._kept(before)
         if admission.ticket is not None and admission.outcome is Outcome.QUEUE:
             admission.ticket.when_settled(self._tell(raises))
-        self._admitted(admission, request, tokens)
+        held = self._admitted(admission, request, tokens)
         self._collect()
+        return held
+
+    @rule(several=st.lists(prompts, min_size=1, max_size=4))
+    def serve(self, several: list[Any]) -> None:
+        """Whole requests, one after another: what fills a cache."""
+        for prompt in several:
+            held = self._acquire(prompt, False)
+            if held is not None:
+                self._release(held, fails=False)
+
+    @rule(several=st.lists(prompts, min_size=2, max_size=5))
+    def serve_more(self, several: list[Any]) -> None:
+        self.serve(several)
+
+    @rule(several=st.lists(prompts, min_size=1, max_size=2))
+    def acquire_more(self, several: list[Any]) -> None:
+        for prompt in several:
+            self._acquire(prompt, False)
 
     @rule(several=st.lists(prompts, max_size=3))
     def acquire_all(self, several: list[Any]) -> None:
@@ -444,6 +465,11 @@ class CacheMachine(RuleBasedStateMachine):
     @rule(which=SMALL, fails=st.booleans(), twice=st.booleans())
     def release(self, which: int, fails: bool, twice: bool) -> None:
         held = self.held[which % len(self.held)]
+        self._release(held, fails)
+        if twice:
+            assert self.cache.release(held.lease) == ()
+
+    def _release(self, held: Held, fails: bool) -> None:
         upto = len(held.tokens)
         if held.lease.lost_from is not None:
             upto = min(upto, held.lease.lost_from * self.size)
@@ -458,8 +484,6 @@ class CacheMachine(RuleBasedStateMachine):
                 self.engine.carry(moves)
         except CarryError:
             assert not self.own_carry
-        if twice:
-            assert self.cache.release(held.lease) == ()
         self._collect()
 
     @rule(prompt=prompts, owner=st.sampled_from(["a", "b"]), which=SMALL, lease=st.booleans())
