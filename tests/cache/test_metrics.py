@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from random_run import BLOCK, Run, make_cache, second
 
 from kvsched.cache import Admission, KVCacheScheduler, Lease, Move, Outcome, Request, Tenant
-from kvsched.cache.events import BlockRemoved, BlockStored
+from kvsched.cache.events import BlockRemoved, BlockStored, Queued
 from kvsched.cache.metrics import metric_names
 from kvsched.foundation.errors import UsageError
 
@@ -49,7 +49,6 @@ class Counted:
         assert size is not None
         found = self.cache.acquire(request)
         if found.ticket is not None:
-            self.count["queued"] += 1
             found.ticket.when_settled(lambda settled: self._settled(settled, size, None))
         else:
             self._settled(found, size, hit)
@@ -86,6 +85,7 @@ class Counted:
 
     def hear(self) -> None:
         for event in self.cache.take_events():
+            self.count["queued"] += isinstance(event, Queued)
             if isinstance(event, BlockStored) and event.medium == "GPU":
                 self.count["blocks_stored"] += len(event.block_hashes)
             elif isinstance(event, BlockRemoved) and event.medium == "GPU":

@@ -37,6 +37,7 @@ class Counters:
     admitted: int = 0
     degraded: int = 0
     queued: int = 0
+    """Requests that took a place in the waiting list; the turn of some came at once."""
     rejected: int = 0
     released: int = 0
     failed: int = 0
