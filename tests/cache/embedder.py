@@ -201,4 +201,5 @@ def shared_rightly(helds: Sequence[Held], size: int) -> None:
             mine, its = held.tokens[: (at + 1) * size], other.tokens[: (at + 1) * size]
             short = min(len(mine), len(its))
             same = place == at and held.space == other.space and mine[:short] == its[:short]
-            assert same and short > at * size, f"block {block} has two uses"
+            assert same, f"block {block} has two uses"
+            assert short > at * size, f"block {block} has two uses"

@@ -157,7 +157,9 @@ def test_a_history_that_is_too_short_is_noticed(synthetic: Trace) -> None:
 @pytest.mark.parametrize("label", ["wild", "ttl", "decay"])
 def test_a_clock_that_stands_still_is_noticed(conversation: Trace, label: str) -> None:
     head = slice_trace(conversation, first=3_000)
-    policy = "ttl:lifetime_s=6:tool_lifetime_s=900" if label == "ttl" else label
+    policy = {"ttl": "ttl:lifetime_s=6:tool_lifetime_s=900", "decay": "decay:half_life_s=9"}.get(
+        label, label
+    )
     found = replay(head, policy, 2_000)
     still = dataclasses.replace(head, time_s=np.zeros(len(head)))
     assert differences(found, drive(still, cache_for(head, policy, 2_000))) > 10

@@ -426,7 +426,7 @@ class BlockManager:
         ready[nodes] = READY
 
     def expire(self, now: float) -> int:
-        """Let all leave whose lifetime has ended; return how many."""
+        """Let all leave whose lifetime has ended; return how many. None of them is offloaded."""
         total = 0
         for home in self.store.homes.values():
             count = home.partition.expire(now)

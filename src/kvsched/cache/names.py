@@ -57,7 +57,8 @@ def lay_paths(
     mask = len(names.slots) - 1
     path = path_of_space(space) if base == NONE else int(names.path[base])
     seen = 0
-    for at in range(length):
+    # A chain may be longer than all that could ever be held of it.
+    for at in range(min(length, len(out.paths))):
         path = path_below(path, int(keys[at, 0]))
         out.paths[at] = path
         seen ^= int(names.slots[home_of(path) & mask])

@@ -223,7 +223,7 @@ class Partition:
         """
         code = self._operate(
             self.live, self.state, self.pool, self.out, keys, space, kernel.ACQUIRE, base,
-            len(keys), extra, spare, now, 0, NEVER, last_tokens, self.block_size,
+            len(keys), extra, spare, now + self.shift_s, 0, NEVER, last_tokens, self.block_size,
         )  # fmt: skip
         if code == kernel.BAD_VICTIM:
             self._undo()
@@ -296,7 +296,7 @@ class Partition:
             out.blocks[:extra] = private
         self._operate(
             self.live, self.state, self.pool, out, self.no_keys, NO_SPACE, kernel.RELEASE, NONE,
-            length, extra, keep, now, level, expires, 0, self.block_size,
+            length, extra, keep, now + self.shift_s, level, expires, 0, self.block_size,
         )  # fmt: skip
         return int(self.report[kernel.EVICTED])
 

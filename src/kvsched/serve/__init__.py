@@ -1,0 +1,1 @@
+"""When work runs: batching, preemption and step time on a simulated clock."""
