@@ -294,6 +294,8 @@ def _release(
         live.rank[node] = rank
         live.used_s[node] = now
         live.uses[node] += 1
+        if live.expires[node] == UNSET:
+            live.level[node] = level
         live.level[node] = max(int(live.level[node]), level)
         live.expires[node] = max(int(live.expires[node]), expires)
         if live.ready[node] == COMPUTING:
