@@ -202,4 +202,4 @@ def shared_rightly(helds: Sequence[Held], size: int) -> None:
             short = min(len(mine), len(its))
             same = place == at and held.space == other.space and mine[:short] == its[:short]
             assert same, f"block {block} has two uses"
-            assert short > at * size, f"block {block} has two uses"
+            assert short > at * size, f"block {block} is held by a lease that needs none there"

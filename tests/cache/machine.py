@@ -22,7 +22,7 @@ from kvsched.policy.registry import names as policy_names
 
 AHEAD = ("opt", "opt-fit")
 POLICIES = [name for name in policy_names() if name not in AHEAD]
-NEED_COLUMNS = ("priority", "tlru", "wild")
+NEED_COLUMNS = ("priority", "tlru")
 """Policies that ask what a request is: a second tier has blocks, and knows of no request."""
 TIER_POLICIES = [name for name in POLICIES if name not in NEED_COLUMNS]
 FORMS = ("ids", "bytes", "ints", "array", "content")
@@ -360,6 +360,8 @@ class CacheMachine(RuleBasedStateMachine):
         if held is not None:
             assert held.lease.released
             self.held.remove(held)
+            if self.own_carry:
+                self.engine.carry(held.lease.last_moves)
         self._collect()
 
     @precondition(lambda self: self.held)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from kvsched import KVCacheScheduler
@@ -101,3 +103,17 @@ def test_moves_are_carried_or_taken_not_both() -> None:
         KVCacheScheduler(4, queue_moves=True, carry=print)
     with pytest.raises(UsageError, match="queue_moves=True"):
         KVCacheScheduler(4).take_moves()
+
+
+def test_a_cache_is_saved_once_its_moves_were_taken(tmp_path: Path) -> None:
+    below = TierSettings(capacity_blocks=8, write="through")
+    cache = KVCacheScheduler(4, block_size=4, second_tier=below, queue_moves=True)
+    cache.release(held(cache, range(16)))
+    with pytest.raises(UsageError, match="4 moves were not taken"):
+        cache.save(tmp_path / "cache")
+    assert not list(tmp_path.iterdir())
+    assert len(cache.take_moves()) == 4
+    cache.save(tmp_path / "cache")
+    again = KVCacheScheduler.restore(tmp_path / "cache", queue_moves=True)
+    again.release(held(again, range(100, 116)))
+    assert [move.kind for move in again.take_moves()] == ["offload"] * 4

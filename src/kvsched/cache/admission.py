@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kvsched.cache.chain import Chain
 from kvsched.cache.events import Admitted, Hit, Queued, Rejected
 from kvsched.cache.lease import Lease
+from kvsched.cache.outbox import Batch
 from kvsched.cache.request import Admission, Outcome, Request
 from kvsched.cache.store import Home
 from kvsched.cache.waiting import Ticket, WaitingList
+from kvsched.foundation.errors import UsageError
 
 if TYPE_CHECKING:
     from kvsched.cache.scheduler import KVCacheScheduler
 
-Calls = list[Callable[[], None]]
+
+@dataclass(slots=True, eq=False)
+class Settled:
+    """A request that waited, and what became of it: told when its moves are carried."""
+
+    ticket: Ticket
+    admission: Admission
+    batch: Batch | None
 
 
 class Gate:
@@ -31,20 +39,22 @@ class Gate:
     def _weight(self, tenant: str) -> float:
         return self.cache.store.tenant(tenant).weight
 
-    def decide(self, request: Request, now: float) -> tuple[Admission, Calls]:
-        """Return a request's admission, and whom to call without the lock."""
+    def decide(self, request: Request, now: float) -> tuple[Admission, list[Settled]]:
+        """Return a request's admission, and who of those that wait has been settled by it."""
         cache = self.cache
         chain = cache.maker.make(request)
         home = cache.store.home_of(request.tenant)
-        if not self.waiting:
+        # Where none is queued for room, those that wait do so for their own quota.
+        if not self.waiting or self.settings.when_full != "queue":
             return self._fresh(request, chain, home, now), []
-        if self._is_past(request, now) or self._never(chain, home, request):
-            return self._fresh(request, chain, home, now), []
+        if self._is_past(request, now):
+            return self._reject(request, "its deadline has passed"), []
+        if chain.blocks + self._growth(chain, request) > cache.store.sure(home):
+            return self._oversize(request, chain, home, now), []
         queued = self._queue(request, chain, "others wait before it")
         if queued.ticket is None:
             return queued, []
-        _, calls = self.pump(now)
-        return queued.ticket.admission or queued, calls
+        return queued, self.pump(now)
 
     def _fresh(self, request: Request, chain: Chain, home: Home, now: float) -> Admission:
         if self._is_past(request, now):
@@ -54,42 +64,48 @@ class Gate:
         lease = self._try(request, chain, home, now)
         if lease is not None:
             return self._admit(lease, chain)
-        if self._is_over_quota(chain, home):
+        if chain.blocks + self._growth(chain, request) > self.cache.store.sure(home):
+            return self._oversize(request, chain, home, now)
+        if self._is_over_quota(request, chain, home):
+            when_full = home.tenant.over_quota
             reason = f"the quota of tenant {home.name!r} has no room now"
-            if home.tenant.over_quota == "reject":
-                return self._reject(request, reason)
         else:
+            when_full = self.settings.when_full
             reason = "the blocks it needs are held by others"
-        if self.settings.when_full == "queue":
+        if when_full == "queue":
             return self._queue(request, chain, reason)
-        if self.settings.when_full == "degrade":
+        if when_full == "degrade":
             return self._degrade(request, chain, home, reason, now)
         return self._reject(request, reason)
 
     def _try(self, request: Request, chain: Chain, home: Home, now: float) -> Lease | None:
         cache = self.cache
-        spare = -(-request.reserve_tokens // cache.block_size) if request.reserve_tokens else 0
+        spare = self._growth(chain, request)
         if self._spare and cache.leases:
             spare += self._spare
         return cache.blocks.hold(cache, request, chain, home, spare, now)
 
     def _never(self, chain: Chain, home: Home, request: Request) -> bool:
-        blocks = chain.blocks
-        if request.reserve_tokens:
-            size = self.cache.block_size
-            blocks = max(blocks, -(-(chain.tokens + request.reserve_tokens) // size))
-        return blocks > home.most
+        return chain.blocks + self._growth(chain, request) > home.most
+
+    def _growth(self, chain: Chain, request: Request) -> int:
+        """Return how many blocks more a request takes when it adds what it reserves."""
+        if not request.reserve_tokens:
+            return 0
+        size = self.cache.block_size
+        # A partial block that has a key is copied before it grows.
+        copied = chain.extra == 0 and chain.tokens % size > 0
+        return -(-(chain.tokens + request.reserve_tokens) // size) - chain.blocks + copied
 
     def _is_past(self, request: Request, now: float) -> bool:
         return request.deadline_s is not None and request.deadline_s < now
 
-    def _is_over_quota(self, chain: Chain, home: Home) -> bool:
+    def _is_over_quota(self, request: Request, chain: Chain, home: Home) -> bool:
         if home.tenant.quota_blocks is None:
             return False
-        partition = home.partition
-        held = partition.used - partition.resident + partition.locked
-        hits, _, _ = partition.probe(chain.keys, chain.space, 0)
-        return held + chain.blocks - hits > home.tenant.quota_blocks
+        _, need, room = home.partition.probe(chain.keys, chain.space, chain.extra)
+        need += self._growth(chain, request)
+        return self.cache.store.is_over_quota(home, need, room)
 
     # Outcomes
 
@@ -122,10 +138,14 @@ class Gate:
         return Admission(lease.outcome, lease.reason, lease)
 
     def _oversize(self, request: Request, chain: Chain, home: Home, now: float) -> Admission:
-        most = home.most
-        reason = f"it needs {chain.blocks:,} blocks, and at most {most:,} can ever be held"
+        reason = f"it needs {chain.blocks:,} blocks"
         if request.reserve_tokens:
-            reason += f" (with room for {request.reserve_tokens:,} more tokens)"
+            reason += f" and room for {request.reserve_tokens:,} more tokens"
+        if self._never(chain, home, request):
+            reason += f", and at most {home.most:,} can ever be held"
+        else:
+            sure = self.cache.store.sure(home)
+            reason += f", and {sure:,} are left beside what others are guaranteed"
         if self.settings.when_oversize == "degrade":
             return self._degrade(request, chain, home, reason, now)
         return self._reject(request, reason)
@@ -171,39 +191,57 @@ class Gate:
 
     # Those that wait
 
-    def cancel(self, ticket: Ticket) -> bool:
+    def remove(self, ticket: Ticket) -> bool:
         """Take a ticket out; False if its turn has come."""
         return self.waiting.remove(ticket, self.cache.maker.make(ticket.request).tokens)
 
-    def pump(self, now: float) -> tuple[list[Admission], Calls]:
+    def pump(self, now: float) -> list[Settled]:
         """Admit all whose turn it is and who fit; reject those past their deadline."""
-        settled: list[Admission] = []
-        calls: Calls = []
-        for ticket in self.waiting.overdue(now):
-            self._settle(
-                ticket, self._reject(ticket.request, "its deadline has passed"), settled, calls
-            )
+        settled = [
+            self._settle(ticket, self._reject(ticket.request, "its deadline has passed"))
+            for ticket in self.waiting.overdue(now)
+        ]
         while True:
-            admission = None
-            for ticket in self.waiting.turns():
-                chain = self.cache.maker.make(ticket.request)
-                home = self.cache.store.home_of(ticket.request.tenant)
-                lease = self._try(ticket.request, chain, home, now)
-                if lease is not None:
-                    lease.reason = "its turn came"
-                    admission = self._admit(lease, chain)
-                    self._settle(ticket, admission, settled, calls)
-                    break
-            if admission is None:
-                return settled, calls
+            one = self._next(now)
+            if one is None:
+                return settled
+            settled.append(one)
 
-    def _settle(
-        self, ticket: Ticket, admission: Admission, settled: list[Admission], calls: Calls
-    ) -> None:
-        self.cancel(ticket)
-        settled.append(admission)
-        for callback in ticket.settle(admission):
-            calls.append(functools.partial(callback, admission))
+    def _next(self, now: float) -> Settled | None:
+        blocked: set[str] = set()
+        for ticket in self.waiting.starved():
+            if ticket.request.tenant in blocked:
+                continue
+            settled, own = self._turn(ticket, now)
+            if settled is not None or not own:
+                # Nothing passes one that has waited for too long, unless its own quota holds it.
+                return settled
+            blocked.add(ticket.request.tenant)
+        for ticket in self.waiting.turns():
+            if ticket.request.tenant not in blocked:
+                settled, _ = self._turn(ticket, now)
+                if settled is not None:
+                    return settled
+        return None
+
+    def _turn(self, ticket: Ticket, now: float) -> tuple[Settled | None, bool]:
+        """Return what became of a ticket, or None and whether its own quota holds it up."""
+        request = ticket.request
+        chain = self.cache.maker.make(request)
+        home = self.cache.store.home_of(request.tenant)
+        try:
+            lease = self._try(request, chain, home, now)
+        except UsageError as error:
+            return self._settle(ticket, self._reject(request, str(error))), False
+        if lease is None:
+            return None, self._is_over_quota(request, chain, home)
+        lease.reason = "its turn came"
+        return self._settle(ticket, self._admit(lease, chain)), False
+
+    def _settle(self, ticket: Ticket, admission: Admission) -> Settled:
+        self.remove(ticket)
+        moves = () if admission.lease is None else admission.lease.moves
+        return Settled(ticket, admission, self.cache.outbox.add(moves))
 
 
 _LESS = {

@@ -22,16 +22,19 @@ def adopt(live: Live, state: Any, by_storing: NDArray[np.int32], by_use: NDArray
     """
     table = live.table
     rank = int(live.counts[RANK])
+    now = float(live.used_s[by_use[0]])
     for node in by_storing:
-        begin(table, state, 0, live.used_s[node], rank)
+        begin(table, state, 0, now, rank)
         on_insert(table, state, int(node), rank)
         rank += 1
     for node in by_use:
+        # What was never released has no time of its own yet.
+        now = max(now, float(live.used_s[node]))
         for _ in range(min(int(live.uses[node]), MOST_USES) - 1):
-            begin(table, state, 0, live.used_s[node], rank)
+            begin(table, state, 0, now, rank)
             on_hit(table, state, int(node), rank)
             rank += 1
-        resume(table, state, 0, live.used_s[node], rank)
+        resume(table, state, 0, now, rank)
         on_release(table, state, int(node), rank)
         live.rank[node] = rank
         rank += 1
@@ -45,5 +48,6 @@ def orders(live: Live) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
     """Return the cached nodes by storing and by last release. O(R log R)."""
     resident = np.flatnonzero(live.table.resident).astype(np.int32)
     by_storing = resident[np.argsort(live.stored[resident], kind="stable")]
-    by_use = resident[np.argsort(live.rank[resident], kind="stable")]
+    # What was never released is in use, and its rank and time are an earlier block's.
+    by_use = resident[np.lexsort((live.rank[resident], live.uses[resident] == 0))]
     return by_storing, by_use

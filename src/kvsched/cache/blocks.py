@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,8 @@ from kvsched.cache.departures import Departures
 from kvsched.cache.events import GPU, EventLog, Moved
 from kvsched.cache.lease import Lease
 from kvsched.cache.metrics import Counters
-from kvsched.cache.partition import NO_SPACE, Partition
+from kvsched.cache.partition import NO_SPACE, BadVictimError, Partition
+from kvsched.cache.pins import Pin
 from kvsched.cache.request import Move, Request
 from kvsched.cache.state import COMPUTING, NEVER, READY
 from kvsched.cache.store import Gone, Home, Store
@@ -67,7 +68,7 @@ class BlockManager:
     ) -> None:
         self.store = store
         self.told = store.told
-        self.departures = Departures(counters, store.told)
+        self.departures = Departures(store, counters, store.told)
         self.maker = maker
         self.events = events
         self.counters = counters
@@ -98,62 +99,81 @@ class BlockManager:
     ) -> Lease | None:
         """Return a lease for a chain; None, with nothing changed, if it does not fit.
 
-        ``spare``: blocks that must stay to be had beside; −1 stores the head that fits.
+        ``spare``: blocks that must stay to be had beside; −1 stores the head that fits. Where a
+        policy is at fault nothing is held, and its fault is raised.
         """
         partition = home.partition
         moves: list[Move] = []
-        if len(self.store.homes) > 1 and not self._borrow(home, chain, spare, now, moves):
-            return None
+        if len(self.store.homes) > 1:
+            _, need, room = partition.probe(chain.keys, chain.space, chain.extra)
+            if not self._give(home, need, room, spare, now, moves):
+                return None
+            # Others have made room for it, and were asked for the spare ones.
+            spare = min(spare, 0)
         self._announce(home, request, chain, now)
         second = home.second
         found = second.hold_below(partition, chain, now) if second is not None else None
-        held = False
+        lease = None
         try:
-            held = partition.acquire(
+            if not partition.acquire(
                 chain.keys, chain.space, chain.extra, spare, now, chain.last_tokens
-            )
-        except UsageError:
-            self.departures.settle(home, int(partition.report[kernel.EVICTED]), None, now)
+            ):
+                self.departures.take_back(moves, now)
+                return None
+            hits, stored, taken, gone, _, waits, _, _ = partition.report.tolist()
+            lease = Lease(cache, home, request, self._number)
+            self._number += 1
+            lease._nodes = partition.out.nodes[: hits + stored].copy()
+            lease._blocks = partition.out.blocks[: hits + taken].copy()
+            lease.stored_blocks = stored
+            if gone:
+                self.departures.settle(home, gone, moves, now)
+            loaded = 0
+            if found is not None and second is not None:
+                loaded = second.load(found, lease, hits, moves)
+            self._describe(lease, chain, hits, stored, loaded, waits)
+        except BadVictimError as error:
+            self._undo(home, lease, error, moves, now)
             raise
         finally:
-            if found is not None and second is not None and not held:
+            if found is not None and second is not None:
                 second.let_go(found, now)
-        if not held:
-            return None
-        hits, stored, taken, gone, _, waits, _, _ = partition.report.tolist()
-        out = partition.out
-        lease = Lease(cache, home, request, self._number)
-        self._number += 1
-        lease._nodes = out.nodes[: hits + stored].copy()
-        lease._blocks = out.blocks[: hits + taken].copy()
-        if gone:
-            self.departures.settle(home, gone, moves, now)
-        loaded = 0
-        if second is not None and found is not None:
-            loaded = second.load(found, lease, hits, moves, now)
-        self._describe(lease, chain, hits, stored, loaded, waits)
         if moves:
             lease.moves = tuple(moves)
         if stored:
             self._stored(lease, hits)
         return lease
 
-    def _borrow(self, home: Home, chain: Chain, spare: int, now: float, moves: list[Move]) -> bool:
-        """Have other tenants give what is asked, if that makes it fit."""
-        partition = home.partition
-        _, need, room = partition.probe(chain.keys, chain.space, chain.extra)
-        return self._give(home, need, room, spare, now, moves)
+    def _undo(
+        self, home: Home, lease: Lease | None, error: BadVictimError, moves: list[Move], now: float
+    ) -> None:
+        """Let go what was held when a policy's fault showed; what left has left."""
+        self.departures.drop(home, error.left, now)
+        if lease is not None:
+            lease.released = True
+            hits = len(lease._nodes) - lease.stored_blocks
+            private = np.array(lease._blocks[len(lease._nodes) :], np.int32)
+            dropped = home.partition.fail(lease._nodes, private, hits, now)
+            self.departures.settle(home, dropped, None, now)
+        self.departures.take_back(moves, now)
 
     def _give(
         self, home: Home, need: int, room: int, spare: int, now: float, moves: list[Move]
     ) -> bool:
+        """Have other tenants give what is asked, if that makes it fit."""
         if spare >= 0 and need + spare > room + self.store.borrowable(home):
             return False
         gone: list[Gone] = []
         try:
             self.store.make_room(home, need, room, now, gone)
-        finally:
-            self.departures.settle_all(gone, moves, now)
+            while gone:
+                self.departures.keep(*gone.pop(0), moves, now)
+        except BadVictimError as error:
+            for giver, left in gone:
+                self.departures.drop(giver, left, now)
+            self.departures.drop(home, error.left, now)
+            self.departures.take_back(moves, now)
+            raise
         return True
 
     def _announce(
@@ -200,13 +220,24 @@ class BlockManager:
         lease.prompt_blocks = chain.blocks
         lease._tail = None
         if to_tier and home.second is not None:
-            lease.spilled = home.second.spill(home.partition, lease, chain, now)
+            try:
+                lease.spilled = home.second.spill(home.partition, lease, chain, now)
+            except BadVictimError as error:
+                error.left.clear()
+                self._undo(home, lease, error, list(lease.moves), now)
+                raise
         return lease
 
     # Growing
 
     def grow(
-        self, lease: Lease, tokens: int, ids: list[int] | None, hashes: Any, now: float
+        self,
+        lease: Lease,
+        tokens: int,
+        ids: list[int] | None,
+        hashes: Any,
+        leases: Collection[Lease],
+        now: float,
     ) -> tuple[list[int], list[Move]] | None:
         """Add tokens to a lease: return new blocks and moves, or None if there is no room.
 
@@ -228,7 +259,7 @@ class BlockManager:
         if copied is not None:
             fresh = blocks.pop(0)
             moves.append(Move("copy", lease._blocks[copied], fresh))
-            self._replace(lease, copied, fresh, moves, now)
+            self._replace(lease, copied, fresh, leases, moves, now)
         lease._blocks.extend(blocks)
         lease.tokens = total
         lease._tail, lease._last_hash = plan.tail, plan.last_hash
@@ -260,6 +291,12 @@ class BlockManager:
                 f"{len(keys)} hashes for blocks from {start} on, but {total} tokens fill "
                 f"{total // size} blocks"
             )
+        if any(
+            lease._blocks[at] in self.shared
+            for at in range(start, min(start + len(keys), len(lease._blocks)))
+            if at != copied
+        ):
+            raise UsageError("a block that a fork shares cannot be named: name it before the fork")
         return _Plan(keys[:0] if lost else keys, None, None)
 
     def _must_copy(self, lease: Lease) -> int | None:
@@ -269,7 +306,15 @@ class BlockManager:
         last = len(lease._blocks) - 1
         return last if last < len(lease._nodes) or lease._blocks[last] in self.shared else None
 
-    def _replace(self, lease: Lease, place: int, fresh: int, moves: list[Move], now: float) -> None:
+    def _replace(
+        self,
+        lease: Lease,
+        place: int,
+        fresh: int,
+        leases: Collection[Lease],
+        moves: list[Move],
+        now: float,
+    ) -> None:
         """Put a block of the lease's own where one stands that it only shares."""
         old = lease._blocks[place]
         lease._blocks[place] = fresh
@@ -279,12 +324,19 @@ class BlockManager:
         # A partial block that is cached stays as it is; the lease's chain now ends above it.
         partition = lease._home.partition
         node = lease._nodes[place:]
+        keep = 1
+        if partition.live.ready[node[0]] == COMPUTING and not any(
+            other is not lease and other.hit_blocks <= place and other.holds(int(node[0]), place)
+            for other in leases
+        ):
+            # Nobody is to write it any more.
+            self.departures.lose(lease, place, leases, now)
+            keep = 0
         lease._nodes = lease._nodes[:place]
         lease._theirs = min(lease._theirs, place)
         if place:
             partition.share(int(lease._nodes[-1]))
-        dropped = self._end(lease, node, _NO_BLOCKS, 1, now)
-        self.departures.settle(lease._home, dropped, moves, now)
+        self._end(lease, node, _NO_BLOCKS, keep, moves, now, vouched=False)
 
     def _take(
         self, home: Home, blocks: int, now: float, moves: list[Move]
@@ -294,25 +346,34 @@ class BlockManager:
             _, need, room = partition.probe(partition.no_keys, NO_SPACE, blocks)
             if not self._give(home, need, room, 0, now, moves):
                 return None
+        taken = None
         try:
             taken = partition.take(blocks, 0, now)
-        except UsageError:
-            self.departures.settle(home, int(partition.report[kernel.EVICTED]), None, now)
-            raise
-        if taken is not None:
+            if taken is None:
+                self.departures.take_back(moves, now)
+                return None
             self.departures.settle(home, int(partition.report[kernel.EVICTED]), moves, now)
+        except BadVictimError as error:
+            self.departures.drop(home, error.left, now)
+            if taken is not None:
+                partition.fail(_NO_BLOCKS, taken, 0, now)
+            self.departures.take_back(moves, now)
+            raise
         return taken
 
     def _store(self, lease: Lease, plan: _Plan, now: float) -> None:
-        """Store full blocks of the lease's own under keys, as far as nobody else writes them."""
+        """Store full blocks of the lease's own under keys."""
         start = len(lease._nodes)
-        mine = lease._blocks[start : start + len(plan.keys)]
-        count = next((at for at, block in enumerate(mine) if block in self.shared), len(mine))
-        keys = np.ascontiguousarray(plan.keys[:count])
+        keys = plan.keys
+        count = len(keys)
         if not count:
             return
+        mine = lease._blocks[start : start + count]
         home = lease._home
         chain = self.maker.make(lease.request)
+        if home.second is not None:
+            most = home.partition.capacity + 1
+            home.second.partition.forget(keys, chain.space, lease.deepest, most)
         self._announce(home, lease.request, chain, now, again=True)
         there = home.partition.grow(
             lease.deepest, keys, chain.space, np.array(mine[:count], np.int32), now
@@ -368,25 +429,21 @@ class BlockManager:
                 self.shared[block] = holders - 1
         return alone
 
-    def release(self, lease: Lease, keep: int, now: float) -> list[Move]:
+    def release(self, lease: Lease, keep: int, now: float, *, failed: bool = False) -> list[Move]:
         """End a lease; nodes from ``keep`` on are dropped where nobody else holds them."""
         home = lease._home
-        partition = home.partition
+        second = home.second
         moves: list[Move] = []
+        vouched = not failed
+        if second is not None and len(lease._spilled):
+            second.end_spill(lease._spilled, vouched and lease.lost_from is None, now)
         private: Any = self.private(lease) if lease._own or lease.extra_blocks else _NO_BLOCKS
         if len(private) and self.shared:
             private = self._unshare(private)
-        others = _NO_BLOCKS
-        if lease.waits_for_blocks:
-            others = lease._nodes[lease._ready : lease._theirs]
-            others = others[partition.live.ready[others] == COMPUTING]
-        dropped = self._end(lease, lease._nodes, np.asarray(private, np.int32), keep, now)
-        if len(others):
-            # What another request computes is not in place because this one ends.
-            partition.live.ready[others] = COMPUTING
-        self.departures.settle(home, dropped, moves, now)
-        if home.second is not None and home.second.writes_through and keep:
-            home.second.write_through(partition, lease._nodes[:keep], moves, now)
+        blocks = np.asarray(private, np.int32)
+        self._end(lease, lease._nodes, blocks, keep, moves, now, vouched=vouched)
+        if second is not None and second.writes_through and keep and vouched:
+            second.write_through(home.partition, lease._nodes[:keep], moves, now)
         return moves
 
     def _end(
@@ -395,16 +452,42 @@ class BlockManager:
         nodes: NDArray[np.int32],
         private: NDArray[np.int32],
         keep: int,
+        moves: list[Move],
         now: float,
-    ) -> int:
-        """Release nodes of a lease; return how many were dropped."""
+        *,
+        vouched: bool,
+    ) -> None:
+        """Release nodes of a lease, and tell what is dropped."""
         request = lease.request
         partition = lease._home.partition
         level, expires = self.retention(request, partition, now)
         if partition.columns.asked:
             chain = self.maker.make(request)
             self._announce(lease._home, request, chain, now, again=True)
-        return partition.release(nodes, private, keep, now, level, expires)
+        if not vouched:
+            dropped = partition.fail(nodes, private, keep, now, level, expires)
+        elif lease._own or lease.waits_for_blocks:
+            # What others compute, or stored first, is not in place because this one ends.
+            ready = partition.live.ready
+            theirs = np.array([*lease._own, *range(lease._ready, lease._theirs)], np.int64)
+            others = nodes[theirs[theirs < len(nodes)]]
+            others = others[ready[others] == COMPUTING]
+            dropped = partition.release(nodes, private, keep, now, level, expires)
+            ready[others] = COMPUTING
+        else:
+            dropped = partition.release(nodes, private, keep, now, level, expires)
+        self.departures.settle(lease._home, dropped, moves, now)
+
+    def first_uncomputed(self, lease: Lease, keep: int) -> int:
+        """Return the first block from ``keep`` on that a lease was to compute and nobody has.
+
+        The number of its nodes if there is none. O(blocks).
+        """
+        ready = lease._home.partition.live.ready[lease._nodes]
+        for at in range(keep, len(ready)):
+            if ready[at] != READY and at not in lease._own:
+                return at
+        return len(ready)
 
     def retention(self, request: Request, partition: Partition, now: float) -> tuple[int, int]:
         """Return the level and the expiry that a request's blocks get at a release ``now``."""
@@ -412,6 +495,20 @@ class BlockManager:
         if request.lifetime_s is not None:
             expires = min(int((partition.time(now) + request.lifetime_s) * 1e6), NEVER - 1)
         return int(request.priority) if self.levels else 0, expires
+
+    def distrust(
+        self, lease: Lease, moves: Iterable[Move], leases: Collection[Lease], now: float
+    ) -> None:
+        """Distrust a lease from the block on whose copy was not made."""
+        place = next(
+            (lease._blocks.index(move.target) for move in moves if move.kind == "copy"), None
+        )
+        if place is None or lease.released:
+            return
+        if place < len(lease._nodes):
+            self.departures.lose(lease, place, leases, now)
+        if lease.lost_from is None or place < lease.lost_from:
+            lease.lost_from = place
 
     # What is said about it
 
@@ -422,6 +519,9 @@ class BlockManager:
             done = len(lease._nodes)
         ready = lease._home.partition.live.ready
         nodes = lease._nodes[:done]
+        if lease._own:
+            # Whoever stored the same first says when that block is computed.
+            nodes = nodes[[at not in lease._own for at in range(len(nodes))]]
         nodes = nodes[ready[nodes] == COMPUTING]
         ready[nodes] = READY
 
@@ -433,6 +533,11 @@ class BlockManager:
             self.departures.settle(home, count, None, now)
             total += count
         return total
+
+    def unpin(self, pin: Pin, now: float) -> None:
+        """End a pin, and tell what is dropped."""
+        partition = pin._home.partition
+        self.departures.settle(pin._home, partition.unpin(pin._nodes), None, now)
 
     def tell_moves(self, moves: Iterable[Move]) -> None:
         """Tell of moves, and count them."""

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from kvsched.cache.names import home_of
 from kvsched.cache.partition import Partition
-from kvsched.cache.state import CLOSED, FRESH, LIMIT, LOCKED, LOST, PINNED, RESIDENT, USED
+from kvsched.cache.state import BLANK, CLOSED, FRESH, LIMIT, LOCKED, LOST, PINNED, RESIDENT, USED
 from kvsched.cache.store import Home
 from kvsched.foundation.errors import KvschedError
 from kvsched.kernel.linked import AHEAD, BEHIND
@@ -43,7 +43,8 @@ def check(cache: KVCacheScheduler) -> None:
         _check_partition(home.partition, deepest, pins, home.name)
         used.extend(_blocks_of(cache, home))
         if home.second is not None:
-            _check_second(home)
+            spilled = [lease._spilled for lease in leases if lease._home is home]
+            _check_second(home, [int(nodes[-1]) for nodes in spilled if len(nodes)])
     _require(len(set(used)) == len(used), "a block has two owners")
     _require(
         sorted([*used, *free.tolist()]) == list(range(store.capacity)),
@@ -138,9 +139,11 @@ def _check_names(partition: Partition) -> None:
     fresh = int(names.counts[FRESH])
     known = np.arange(fresh)
     kin = np.zeros(len(table.parent), np.int64)
-    parents = table.parent[known]
+    parents = table.parent[known[names.kin[:fresh] != BLANK]]
     np.add.at(kin, parents[parents != NONE], 1)
-    _require(np.all(kin == names.kin), "known children are miscounted")
+    blank = names.kin == BLANK
+    _require(np.all(kin[~blank] == names.kin[~blank]), "known children are miscounted")
+    _require(np.all(kin[blank] == 0), "a number that names nothing has known children")
     idle = set()
     ends = len(names.idle) - 1
     node = int(names.idle[ends, BEHIND])
@@ -154,6 +157,7 @@ def _check_names(partition: Partition) -> None:
     slots = names.slots[names.slots != NONE]
     listed = slots & ((1 << 32) - 1)
     _require(len(np.unique(listed)) == len(listed), "a number is twice in the index")
+    _require(not np.any(blank[listed]), "a number that names nothing is in the index")
     hidden = np.setdiff1d(known, listed)
     _require(np.all(listed < fresh), "the index has a number that nobody used")
     _require(
@@ -166,7 +170,7 @@ def _check_names(partition: Partition) -> None:
         _require(entry >> 32 == home, f"number {number} is in the index under another name")
 
 
-def _check_second(home: Home) -> None:
+def _check_second(home: Home, spilled: list[int]) -> None:
     second = home.second
     if second is None:
         return
@@ -179,8 +183,8 @@ def _check_second(home: Home) -> None:
         "a block of the second tier cannot be reached",
     )
     _require(len(resident) == own.counts[RESIDENT], "the second tier is miscounted")
-    _require(np.all(own.locks == 0), "the second tier holds something between two calls")
-    leaves = (own.table.resident == 1) & (own.table.children == 0)
+    _check_locks(own.locks, second.partition, spilled, int(own.counts[LOCKED]), "held below")
+    leaves = (own.table.resident == 1) & (own.table.children == 0) & (own.locks == 0)
     _require(np.all((own.where != CLOSED) == leaves), "the second tier's evictable are not leaves")
     _check_children(second.partition, resident)
     slots = own.block[resident]

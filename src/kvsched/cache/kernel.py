@@ -15,22 +15,27 @@ from kvsched.cache.names import (
     find,
     hide,
     is_idle,
+    known,
     lay_paths,
     look_ahead,
     name,
     rest,
+    unname,
     wake,
 )
 from kvsched.cache.state import (
+    BLANK,
     CLOSED,
     COMPUTING,
     FLAT,
     FREE,
+    FRESH,
     IN_LEVELS,
     IN_POLICY,
     LIMIT,
     LOCKED,
     LOST,
+    NAMES,
     NEVER,
     PINNED,
     RANK,
@@ -57,7 +62,7 @@ from kvsched.kernel.hooks import (
     resume,
     victim,
 )
-from kvsched.kernel.linked import AHEAD, BEHIND
+from kvsched.kernel.linked import BEHIND
 from kvsched.kernel.table import NONE
 
 ACQUIRE = 0
@@ -83,9 +88,11 @@ SHARE = 9
 PIN = 10
 """Hold a node, and count it and its ancestors as pinned, if no more than so many are then."""
 FORGET = 11
-"""Let the policy forget so many of the numbers that are reused next."""
+"""Let the policy forget the numbers that another tier is about to reuse for a chain."""
 LOSE = 12
 """Nodes of a chain are found no more, and are dropped when nobody holds them."""
+FAIL = 13
+"""The same as RELEASE, and says of no block that it was computed."""
 
 OK = 0
 NO_ROOM = 1
@@ -107,7 +114,7 @@ WAITS = 5
 ROOM = 6
 SEEN = 7
 """Places in ``report``: nodes hit and stored, blocks taken, nodes that left, the deepest node held,
-the first hit that is still being computed (or the hits), blocks that there was room for, and
+the first hit that nobody has said is computed (or the hits), blocks that there was room for, and
 nothing that means anything."""
 
 
@@ -281,6 +288,7 @@ def _release(
     now: float,
     level: int,
     expires: int,
+    vouched: bool,
 ) -> None:
     table = live.table
     last = int(live.counts[RANK]) + length - 1
@@ -298,7 +306,7 @@ def _release(
             live.level[node] = level
         live.level[node] = max(int(live.level[node]), level)
         live.expires[node] = max(int(live.expires[node]), expires)
-        if live.ready[node] == COMPUTING:
+        if vouched and live.ready[node] == COMPUTING:
             live.ready[node] = READY
     for at in range(extra):
         pool.free[pool.counts[FREE]] = out.blocks[at]
@@ -329,7 +337,7 @@ def _walk(
             break
         out.nodes[at] = node
         out.report[DEEPEST] = node
-        if waits < 0 and live.ready[node] == COMPUTING:
+        if waits < 0 and live.ready[node] != READY:
             waits = at
         deepest = node
         at += 1
@@ -365,34 +373,17 @@ def _settle(live: Live, node: int, parent: int, block: int) -> None:
 
 
 def _forget(live: Live, state: Any, numbers: int) -> None:
-    """Forget as many numbers, or a few more, in the order in which `name` reuses them."""
-    parent, kin, idle = live.table.parent, live.names.kin, live.names.idle
-    ends = len(idle) - 1
-    last, node = ends, int(idle[ends, BEHIND])
-    while numbers > 0 and node != ends:
-        last = node
-        at = node
-        while at != NONE:
-            forget(live.table, state, at)
-            numbers -= 1
-            above = int(parent[at])
-            at = NONE
-            if above != NONE:
-                kin[above] -= 1
-                if is_idle(live, above):
-                    at = above
+    """Forget what the next ``numbers`` numbers stand for; they name nothing from now on."""
+    names = live.names
+    idle = names.idle
+    numbers -= int(names.counts[NAMES] - names.counts[FRESH])
+    node = int(idle[len(idle) - 1, BEHIND])
+    while numbers > 0 and node != len(idle) - 1:
+        forget(live.table, state, node)
+        if names.kin[node] != BLANK:
+            unname(live, node)
         node = int(idle[node, BEHIND])
-    # Backwards, each parent is met first below the child that was the last to go.
-    while last != ends:
-        at = last
-        while at != NONE:
-            above = int(parent[at])
-            at = NONE
-            if above != NONE:
-                if is_idle(live, above):
-                    at = above
-                kin[above] += 1
-        last = int(idle[last, AHEAD])
+        numbers -= 1
 
 
 def _lose(live: Live, out: Out, first: int, length: int) -> None:
@@ -475,8 +466,8 @@ def _store(
             if not is_new and is_idle(live, node):
                 wake(live, node)
             _settle(live, node, deepest, int(out.blocks[at]))
-            on_insert(table, state, node, rank - at)
             out.nodes[at] = node
+            on_insert(table, state, node, rank - at)
             deepest = node
             node = NONE
         at += 1
@@ -544,12 +535,15 @@ def operate(
     no node. O(length + blocks that leave) calls of hooks.
     """
     if how >= RELEASE:
-        if how == RELEASE:
-            _release(live, state, pool, out, length, whole, extra, now, level, expires)
+        if how in (RELEASE, FAIL):
+            _release(
+                live, state, pool, out, length, whole, extra, now, level, expires, how == RELEASE
+            )
         elif how <= UNPIN:
             _unhold(live, state, pool, out, how, length)
         elif how == FORGET:
-            _forget(live, state, extra)
+            new = length - known(live, base, keys, space, length)
+            _forget(live, state, min(new, extra))
         elif how == LOSE:
             _lose(live, out, whole, length)
         elif how == PIN and not _pin(live, base, whole):

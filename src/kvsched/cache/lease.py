@@ -32,12 +32,14 @@ class Lease:
         "_nodes",
         "_own",
         "_ready",
+        "_spilled",
         "_tail",
         "_theirs",
         "computed_tokens",
         "hit_blocks",
         "hit_tokens",
         "id",
+        "last_moves",
         "loaded_blocks",
         "lost_from",
         "moves",
@@ -57,6 +59,7 @@ class Lease:
         self._nodes: NDArray[np.int32] = _NOTHING
         self._ids: list[int] | NDArray[np.int32] = []
         self._own: dict[int, int] = {}
+        self._spilled: NDArray[np.int32] = _NOTHING
         self._last_hash: bytes | None = None
         self._tail: list[int] | None = None
         self._theirs = 0
@@ -82,6 +85,8 @@ class Lease:
         """Leading tokens whose keys and values are known to be in place."""
         self.moves: tuple[Move, ...] = ()
         """To carry, in order, before anything is written into these blocks."""
+        self.last_moves: tuple[Move, ...] = ()
+        """Moves of its release, to carry where the cache does not: a context cannot return them."""
         self.lost_from: int | None = None
         """First block whose content is not to be trusted: the request that computed it failed."""
         self.spilled: tuple[int, ...] = ()
@@ -118,6 +123,10 @@ class Lease:
             self._ready += 1
         return self._theirs - self._ready
 
+    def holds(self, node: int, place: int) -> bool:
+        """Whether its block at ``place`` is that of a node."""
+        return len(self._nodes) > place and int(self._nodes[place]) == node
+
     @property
     def extra_blocks(self) -> int:
         """Blocks behind the last that has a key."""
@@ -145,9 +154,9 @@ class Lease:
         """Share it with another sample: see `KVCacheScheduler.fork`."""
         return self._cache.fork(self)
 
-    def close(self, *, failed: bool = False) -> None:
+    def close(self, *, failed: bool = False) -> tuple[Move, ...]:
         """Release it, once: see `KVCacheScheduler.release`."""
-        self._cache.release(self, failed=failed)
+        return self._cache.release(self, failed=failed)
 
     def __enter__(self) -> Lease:
         return self

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from kvsched.cache.state import FRESH, NAMES, RANK, Live, Names, Out
+from kvsched.cache.state import BLANK, FRESH, NAMES, RANK, Live, Names, Out
 from kvsched.kernel.hooks import forget
 from kvsched.kernel.linked import AHEAD, BEHIND, link_behind, unlink
 from kvsched.kernel.table import NONE
@@ -189,6 +189,43 @@ def wake(live: Live, node: int) -> None:
     unlink(live.names.idle, node)
 
 
+def known(
+    live: Live, parent: int, keys: NDArray[np.int64], space: NDArray[np.int64], length: int
+) -> int:
+    """Return how many keys of a chain below ``parent`` have a number. O(1) expected for each."""
+    at = 0
+    path = path_of_space(space) if parent == NONE else int(live.names.path[parent])
+    while at < length:
+        path = path_below(path, int(keys[at, 0]))
+        parent = find(live, parent, keys, at, space, path)
+        if parent == NONE:
+            break
+        at += 1
+    return at
+
+
+def unname(live: Live, node: int) -> int:
+    """Have an idle number name nothing; its parent, idle by that, comes next. O(1) expected.
+
+    The row of the table stays as it was until the number is given to another.
+    """
+    names = live.names
+    hide(live, node)
+    names.kin[node] = BLANK
+    above = int(live.table.parent[node])
+    if above != NONE:
+        names.kin[above] -= 1
+        # It left when its last child did, or soon after, and goes next: chains are forgotten whole,
+        # and what is written next lies beside in memory. What left in this call has not been told
+        # of, and goes last.
+        if is_idle(live, above):
+            if live.rank[above] < live.counts[RANK]:
+                link_behind(names.idle, node, above)
+            else:
+                rest(live, above)
+    return node
+
+
 def name(
     live: Live,
     state: object,
@@ -212,20 +249,11 @@ def name(
         names.counts[FRESH] += 1
     else:
         node = int(names.idle[len(names.idle) - 1, BEHIND])
-        wake(live, node)
         forget(table, state, node)
-        hide(live, node)
-        above = int(table.parent[node])
-        if above != NONE:
-            names.kin[above] -= 1
-            # It left when its last child did, or soon after, and goes next: chains are forgotten
-            # whole, and what is written next lies beside in memory. What left in this call has not
-            # been told of, and goes last.
-            if is_idle(live, above):
-                if live.rank[above] < live.counts[RANK]:
-                    link_behind(names.idle, len(names.idle) - 1, above)
-                else:
-                    rest(live, above)
+        if names.kin[node] != BLANK:
+            unname(live, node)
+        names.kin[node] = 0
+        wake(live, node)
     table.parent[node] = parent
     table.tokens[node] = tokens
     for word in range(names.keys.shape[1]):

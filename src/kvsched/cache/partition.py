@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,6 +51,24 @@ def _bind(function: Callable[..., Any], policy: type[Policy], compiled: bool) ->
     return _bound[key]
 
 
+class Left(NamedTuple):
+    """A block that left a partition."""
+
+    node: int
+    block: int
+    why: int
+    key: NDArray[np.int64]
+
+
+class BadVictimError(UsageError):
+    """A policy named what cannot leave. The call that asked it has been undone."""
+
+    def __init__(self, message: str, left: list[Left]) -> None:
+        super().__init__(message)
+        self.left = left
+        """Blocks that had left by then."""
+
+
 class Partition:
     """Blocks under one policy, in a pool of physical blocks that other partitions may share.
 
@@ -71,7 +89,8 @@ class Partition:
         columns: LiveColumns,
         above: Partition | None = None,
     ) -> None:
-        numbers = capacity + history
+        # One chain may name one number more than it stores.
+        numbers = capacity + history + 1
         self.capacity = capacity
         self.block_size = block_size
         self.pool = pool
@@ -109,7 +128,6 @@ class Partition:
 
     def change_policy(self, policy: Policy) -> None:
         """Rank by another policy from now on, which learns what is cached. O(N log N)."""
-        self.columns.forget_policy()
         self.set_policy(policy)
         live = self.live
         by_storing, by_use = orders(live)
@@ -132,24 +150,32 @@ class Partition:
                 heap_push(live.levels, node, int(live.level[node]), int(live.rank[node]))
 
     def set_policy(self, policy: Policy) -> None:
-        """Prepare a policy's state, of no node yet, and the kernel with its hooks."""
-        self.policy = policy
-        self.form = policy.live_form()
-        self.setup = Setup(
-            len(self.live.table.parent), self.capacity, self.block_size, None, self.columns
-        )
-        self.state: Any = self.form.prepare(self.setup)
-        self.columns.met_by(self.form, self.state)
-        words = self.names.keys.shape[1]
-        keys = np.zeros((1, words), np.int64)
-        arguments = (*self._places(), keys, NO_SPACE, 0, NONE, 0, 0, 0, 0.0, 0, 0, 0, 0)
-        self._operate: Callable[..., int] = entry_point(
-            _bind(operate, type(self.form), self.compiled), arguments
-        )
-        self.no_keys = np.zeros((0, words), np.int64)
+        """Prepare a policy's state, of no node yet, and the kernel with its hooks.
 
-    def _places(self) -> tuple[Live, Any, Pool, Out]:
-        return self.live, self.state, self.pool, self.out
+        Raises UsageError, with nothing changed, where it cannot run here.
+        """
+        form = policy.live_form()
+        asked = self.columns.asked.copy()
+        self.columns.forget_policy()
+        try:
+            setup = Setup(
+                len(self.live.table.parent), self.capacity, self.block_size, None, self.columns
+            )
+            state: Any = form.prepare(setup)
+            words = self.names.keys.shape[1]
+            keys = np.zeros((1, words), np.int64)
+            places = (self.live, state, self.pool, self.out)
+            arguments = (*places, keys, NO_SPACE, 0, NONE, 0, 0, 0, 0.0, 0, 0, 0, 0)
+            operation: Callable[..., int] = entry_point(
+                _bind(operate, type(form), self.compiled), arguments
+            )
+        except BaseException:
+            self.columns.asked |= asked
+            raise
+        self.policy, self.form, self.setup, self.state = policy, form, setup, state
+        self._operate: Callable[..., int] = operation
+        self.no_keys = np.zeros((0, words), np.int64)
+        self.columns.met_by(form, state)
 
     def _call(
         self,
@@ -165,7 +191,7 @@ class Partition:
         expires: int = NEVER,
         last_tokens: int = 0,
     ) -> int:
-        code = self._operate(
+        return self._operate(
             self.live,
             self.state,
             self.pool,
@@ -183,15 +209,25 @@ class Partition:
             last_tokens,
             self.block_size,
         )
-        if code == kernel.BAD_VICTIM:
-            raise self._bad_victim()
-        return code
 
-    def _bad_victim(self) -> UsageError:
-        return UsageError(
-            f"policy {self.policy.label}: its victim is no evictable node: return a resident "
-            "leaf that nobody holds, or NONE"
-        )
+    def left(self, count: int) -> list[Left]:
+        """Return what the last call let leave. O(count)."""
+        out, keys = self.out, self.names.keys
+        return [
+            Left(
+                int(out.gone[at]),
+                int(out.gone_blocks[at]),
+                int(out.gone_why[at]),
+                keys[out.gone[at]].copy(),
+            )
+            for at in range(count)
+        ]
+
+    def _fault(self, code: int, left: list[Left]) -> BadVictimError:
+        what = "its victim is no evictable node: return a resident leaf that nobody holds"
+        if code == kernel.OK:
+            what = "it names no victim, and there are evictable nodes: in a live cache it must"
+        return BadVictimError(f"policy {self.policy.label}: {what}", left)
 
     def probe(
         self,
@@ -225,21 +261,16 @@ class Partition:
             self.live, self.state, self.pool, self.out, keys, space, kernel.ACQUIRE, base,
             len(keys), extra, spare, now + self.shift_s, 0, NEVER, last_tokens, self.block_size,
         )  # fmt: skip
-        if code == kernel.BAD_VICTIM:
-            self._undo()
-            raise self._bad_victim()
-        return code == kernel.OK
-
-    def _undo(self) -> None:
-        """Give back what a call stored and took before its policy failed; say again what left."""
-        out = self.out
-        hits, stored, taken, left = (int(self.report[at]) for at in range(4))
-        nodes = hits + stored
-        private = out.blocks[nodes : hits + taken].copy()
-        gone = [array[:left].copy() for array in (out.gone, out.gone_blocks, out.gone_why)]
-        self.release(out.nodes[:nodes].copy(), private, hits, 0.0)
-        out.gone[:left], out.gone_blocks[:left], out.gone_why[:left] = gone
-        self.report[kernel.EVICTED] = left
+        if code == kernel.NO_ROOM:
+            return False
+        if code == kernel.BAD_VICTIM or spare >= 0:
+            hits, stored, taken, gone = self.report[:4].tolist()
+            if code == kernel.BAD_VICTIM or taken < len(keys) - hits + extra:
+                left = self.left(gone)
+                nodes = self.out.nodes[: hits + stored].copy()
+                private = self.out.blocks[hits + stored : hits + taken].copy()
+                raise self._fault(code, left + self.left(self.fail(nodes, private, hits, now)))
+        return True
 
     def grow(
         self,
@@ -261,18 +292,23 @@ class Partition:
 
     def take(self, blocks: int, spare: int, now: float) -> NDArray[np.int32] | None:
         """Return physical blocks that hold no node, or None if there is no room."""
-        try:
-            if self._call(kernel.TAKE, extra=blocks, whole=spare, now=now) != kernel.OK:
-                return None
-        except UsageError:
-            self._undo()
-            raise
+        code = self._call(kernel.TAKE, extra=blocks, whole=spare, now=now)
+        if code == kernel.NO_ROOM:
+            return None
+        taken, gone = self.report[kernel.TAKEN : kernel.EVICTED + 1].tolist()
+        if taken < blocks:
+            left = self.left(gone)
+            self.fail(self.out.nodes[:0], self.out.blocks[:taken].copy(), 0, now)
+            raise self._fault(code, left)
         return self.out.blocks[:blocks].copy()
 
     def evict(self, blocks: int, now: float) -> int:
         """Let as many as ``blocks`` leave, into the pool; return how many did."""
-        self._call(kernel.EVICT, extra=blocks, now=now)
-        return int(self.report[kernel.EVICTED])
+        code = self._call(kernel.EVICT, extra=blocks, now=now)
+        gone = int(self.report[kernel.EVICTED])
+        if code == kernel.BAD_VICTIM:
+            raise self._fault(code, self.left(gone))
+        return gone
 
     def expire(self, now: float) -> int:
         """Let what has outlived its lifetime leave; return how many did."""
@@ -300,6 +336,24 @@ class Partition:
         )  # fmt: skip
         return int(self.report[kernel.EVICTED])
 
+    def fail(
+        self,
+        nodes: NDArray[np.int32],
+        private: NDArray[np.int32],
+        keep: int,
+        now: float,
+        level: int = 0,
+        expires: int = NEVER,
+    ) -> int:
+        """End a hold like `release`, which says of no block that it was computed."""
+        out = self.out
+        out.nodes[: len(nodes)] = nodes
+        out.blocks[: len(private)] = private
+        self._call(
+            kernel.FAIL, None, NO_SPACE, NONE, len(nodes), len(private), keep, now, level, expires
+        )
+        return int(self.report[kernel.EVICTED])
+
     def lose(self, nodes: NDArray[np.int32], first: int) -> None:
         """Have nodes from ``first`` on found no more, and dropped when nobody holds them."""
         self.out.nodes[: len(nodes)] = nodes
@@ -321,15 +375,20 @@ class Partition:
         self._call(kernel.UNHOLD, length=len(nodes))
 
     def drop(self, node: int, now: float) -> int:
-        """Drop one evictable node, whatever the policy says; return 1, as it left."""
+        """Drop a node, whatever the policy says, unless it is held or has a child.
+
+        Returns how many left: 1, or 0.
+        """
         self.share(node)
         self.out.nodes[0] = node
-        self._call(kernel.RELEASE, length=1, whole=0, now=now)
+        self._call(kernel.FAIL, length=1, whole=0, now=now)
         return int(self.report[kernel.EVICTED])
 
-    def forget(self, numbers: int) -> None:
-        """Have the policy forget the numbers that are reused next."""
-        self._call(kernel.FORGET, extra=numbers)
+    def forget(
+        self, keys: NDArray[np.int64], space: NDArray[np.int64], base: int, most: int
+    ) -> None:
+        """Have the policy forget what numbers stand for that another tier reuses for a chain."""
+        self._call(kernel.FORGET, keys, space, base, len(keys), most)
 
     def share(self, node: int) -> None:
         """Hold a held node once more."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -81,8 +81,8 @@ class Pins:
         self.held[pin.number] = pin
         return pin
 
-    def remove(self, what: Pin | str, settle: Callable[[Home, int], None]) -> list[Pin]:
-        """End a pin, or all of an owner's; ``settle`` is told how many blocks left each home.
+    def remove(self, what: Pin | str) -> list[Pin]:
+        """Take a pin, or all of an owner's, off the list: `BlockManager.unpin` ends each.
 
         Raises UsageError for one that is not held.
         """
@@ -95,5 +95,4 @@ class Pins:
             ended = [what]
         for pin in ended:
             del self.held[pin.number]
-            settle(pin._home, pin._home.partition.unpin(pin._nodes))
         return list(ended)

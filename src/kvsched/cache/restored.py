@@ -47,6 +47,8 @@ GIVEN_ANEW = (
     "watermark", "max_pinned_blocks", "priority_retention", "max_events",
 )  # fmt: skip
 """Settings that may be others than the saved cache's: no block lies elsewhere for them."""
+NOT_KEPT = ("clock", "carry", "queue_moves")
+"""What is the embedding program's, and in no file."""
 
 Named = str | Policy | type[Policy]
 
@@ -75,10 +77,10 @@ def restore(
     settings: Mapping[str, Any],
 ) -> KVCacheScheduler:
     """Make a cache from a file: see `KVCacheScheduler.restore`."""
-    unknown = sorted(set(settings) - {*GIVEN_ANEW, "clock", "carry"})
+    unknown = sorted(set(settings) - {*GIVEN_ANEW, *NOT_KEPT})
     if unknown:
         raise UsageError(
-            f"{unknown[0]} is the saved cache's own: only {', '.join(GIVEN_ANEW)}, clock, carry, "
+            f"{unknown[0]} is the saved cache's own: only {', '.join((*GIVEN_ANEW, *NOT_KEPT))}, "
             "policy and second_tier_policy can be given anew"
         )
     file = SavedFile(path, Head)
@@ -261,7 +263,7 @@ def _set_clock(cache: KVCacheScheduler, head: Head, same_clock: bool) -> None:
     """Have ages go on from the moment of saving, or on the clock that the cache was saved under."""
     if same_clock:
         cache.store.shift(head.shift_s)
-        cache._now = head.now_s
+        cache.last_now = head.now_s
         return
     cache.store.shift(head.now_s + head.shift_s - cache.now())
 

@@ -225,6 +225,11 @@ def listed(partition: Partition) -> NDArray[np.uint8]:
 def save(cache: KVCacheScheduler, path: str | os.PathLike[str]) -> None:
     """Write a cache to a file: see `KVCacheScheduler.save`."""
     with cache.lock:
+        if cache.blocks.queue:
+            raise UsageError(
+                f"{len(cache.blocks.queue):,} moves were not taken: carry them (take_moves) before "
+                "the cache is saved"
+            )
         arrays = {name: array.copy() for name, array in kernel_arrays(cache).items()}
         for name, (_, partition) in partitions(cache).items():
             label = partition.policy.label

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import functools
+import operator
 import os
 import threading
 import time
@@ -12,7 +14,7 @@ from typing import Any, Self, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from kvsched.cache.admission import Gate
+from kvsched.cache.admission import Gate, Settled
 from kvsched.cache.blocks import BlockManager
 from kvsched.cache.chain import ChainMaker
 from kvsched.cache.check import check
@@ -22,6 +24,7 @@ from kvsched.cache.hashing import BlockHasher
 from kvsched.cache.lease import Lease
 from kvsched.cache.ledger import Ledger, snapshot
 from kvsched.cache.metrics import Counters, exported, exposition
+from kvsched.cache.outbox import Batch, Calls, Carry, Outbox
 from kvsched.cache.pins import Pin, Pins
 from kvsched.cache.request import Admission, Growth, Hashes, Move, Outcome, Request
 from kvsched.cache.restored import Restored, restore
@@ -34,9 +37,6 @@ from kvsched.cache.waiting import Ticket
 from kvsched.foundation.errors import UsageError
 from kvsched.policy.base import Policy
 from kvsched.policy.registry import make
-
-Carry = Callable[[Sequence[Move]], None]
-"""What an embedder gives to carry bytes at once; it raises if they could not be carried."""
 
 
 class KVCacheScheduler:
@@ -60,9 +60,12 @@ class KVCacheScheduler:
     cache holds at least. ``isolate_tenants``: whether a tenant's name is part of the namespace.
     ``request_fields``: columns that requests have, for policies that ask what is known; None: all.
     ``max_events``: events kept until they are taken, 0 for none. ``clock``: seconds, never falling.
-    ``carry``: called with the moves of each answer before it is given. ``queue_moves``: all moves
-    are kept in the order of the decisions until `take_moves`, for an engine that carries them once
-    a step.
+    ``carry``: called with the moves of each answer before it is given, in the order of the
+    decisions, by one thread at a time; also with those of a request whose turn came, by whoever
+    made room. Without it answers' moves are to be carried in their order: one thread can do that
+    which collects them and looks at its tickets afterwards; several need ``carry``.
+    ``queue_moves``: all moves are kept in the order of the decisions until `take_moves`, for an
+    engine that carries them once a step.
 
     Memory: about 400 bytes a block of capacity, plus the policy's. Raises UsageError for settings
     that contradict, and policies that look ahead.
@@ -138,15 +141,20 @@ class KVCacheScheduler:
         self.blocks.levels = by_level
         self.pins = Pins(self.store, self.maker, pinned)
         self.leases: dict[int, Lease] = {}
+        self.outbox = Outbox(self, carry)
+        self.calls = Calls()
         self.gate = Gate(self)
-        self._now = -np.inf
+        self.last_now = -np.inf
         self.restored: Restored | None = None
         """What became of the file that it was made from; None for a new one."""
 
     def now(self) -> float:
         """Return the time on the cache's clock, which never falls here."""
-        self._now = max(self._now, float(self.clock()))
-        return self._now
+        now = float(self.clock())
+        if not abs(now) < 1e12:
+            raise UsageError(f"the clock must give a number of seconds, not {now!r}")
+        self.last_now = max(self.last_now, now)
+        return self.last_now
 
     # Admission
 
@@ -158,13 +166,46 @@ class KVCacheScheduler:
         with nothing changed, and what ``carry`` raises, with the lease released.
         """
         with self.lock:
-            admission, calls = self.gate.decide(request, self.now())
-        self._call(calls)
-        return self._carried(admission)
+            admission, settled = self.gate.decide(request, self.now())
+            lease = admission.lease
+            batch = None if lease is None else self.outbox.add(lease.moves)
+        if settled:
+            self._finish(settled)
+        if lease is not None:
+            if batch is not None:
+                self._carried(lease, batch)
+        elif admission.ticket is not None and admission.ticket.admission is not None:
+            if admission.ticket.fault is not None:
+                raise admission.ticket.fault
+            return admission.ticket.admission
+        return admission
 
     def acquire_all(self, requests: Iterable[Request]) -> list[Admission]:
-        """Acquire many, in order: each has its own outcome, and none stops those behind it."""
-        return [self.acquire(request) for request in requests]
+        """Acquire many, in order: each has its own outcome, and none stops those behind it.
+
+        Raises UsageError before anything changes if one of them makes no sense, and what ``carry``
+        or a policy raises, with all of them released or taken out of the waiting list.
+        """
+        every = list(requests)
+        with self.lock:
+            for request in every:
+                self.maker.make(request)
+        admissions: list[Admission] = []
+        try:
+            for request in every:
+                admissions.append(self.acquire(request))
+        except BaseException:
+            for admission in admissions:
+                self._withdraw(admission)
+            raise
+        return admissions
+
+    def _withdraw(self, admission: Admission) -> None:
+        """Give back what an answer gave, also if it is a place in the waiting list."""
+        if admission.lease is not None:
+            self.release(admission.lease, failed=True)
+        elif admission.ticket is not None and not admission.ticket.cancel():
+            admission.ticket.when_settled(self._withdraw)
 
     async def acquire_async(self, request: Request) -> Admission:
         """Acquire a request, waiting for its turn without blocking the event loop.
@@ -183,17 +224,20 @@ class KVCacheScheduler:
                 turn.set_result(found)
 
         def tell(found: Admission) -> None:
-            loop.call_soon_threadsafe(settle, found)
+            try:
+                loop.call_soon_threadsafe(settle, found)
+            except RuntimeError:  # the loop was closed: nobody waits
+                self._withdraw(found)
 
         ticket.when_settled(tell)
         try:
-            return await turn
+            found = await turn
         except asyncio.CancelledError:
-            if not ticket.cancel() and ticket.admission is not None:
-                lease = ticket.admission.lease
-                if lease is not None:
-                    lease.close(failed=True)
+            self._withdraw(admission)
             raise
+        if ticket.fault is not None:
+            raise ticket.fault
+        return found
 
     def poll(self) -> list[Admission]:
         """Admit what can be admitted of those that wait; reject those past their deadline.
@@ -201,14 +245,19 @@ class KVCacheScheduler:
         Releases do so by themselves: this is for time that passed. Returns what was settled.
         """
         with self.lock:
-            settled, calls = self.gate.pump(self.now())
-        self._call(calls)
-        return settled
+            settled = self.gate.pump(self.now())
+        return self._finish(settled)
 
     def cancel(self, ticket: Ticket) -> bool:
-        """Take a request out of the waiting list; False if it is not in it any more."""
+        """Take a request out of the waiting list; False if it is not in it any more.
+
+        Those that it held up are then admitted as far as they fit.
+        """
         with self.lock:
-            return self.gate.cancel(ticket)
+            removed = self.gate.remove(ticket)
+            settled = self._pumped() if removed else []
+        self._finish(settled)
+        return removed
 
     # Leases
 
@@ -225,11 +274,12 @@ class KVCacheScheduler:
         not stored on. Blocks of a count without hashes hold no node, nor do those behind them. The
         outcome is REJECT, with nothing changed, if there is no room: release something first. O(1)
         within a block; O(new blocks + blocks that leave). Raises UsageError for a lease that was
-        released, and ids or hashes that make no sense.
+        released, and ids or hashes that make no sense; what ``carry`` raises, with the lease grown
+        and `Lease.lost_from` set at a block whose copy was not made.
         """
         ids: list[int] | None = None
         if isinstance(tokens, bool) or not isinstance(tokens, int | np.integer):
-            ids = [int(token) for token in _ids(tokens)]
+            ids = _ids(tokens)
             count = len(ids)
         else:
             count = int(tokens)
@@ -239,18 +289,26 @@ class KVCacheScheduler:
             self._check_held(lease)
             if lease.outcome is Outcome.DEGRADE:
                 return Growth(Outcome.REJECT, "a degraded request holds no room to grow")
-            grown = self.blocks.grow(lease, count, ids, hashes, self.now())
+            grown = self.blocks.grow(lease, count, ids, hashes, self.leases.values(), self.now())
             if grown is None:
                 return Growth(Outcome.REJECT, "no room: all blocks are held")
             blocks, moves = grown
             self.counters.generation_tokens += count
             self.blocks.tell_moves(moves)
-        if moves and self.carry is not None:
-            self.carry(moves)
+            batch = self.outbox.add(moves)
+        try:
+            self.outbox.carry_until(batch)
+        except BaseException:
+            with self.lock:
+                self.blocks.distrust(lease, moves, self.leases.values(), self.last_now)
+            raise
         return Growth(Outcome.ADMIT, "", tuple(blocks), tuple(moves))
 
     def computed(self, lease: Lease, tokens: int) -> None:
-        """Say that a lease's first ``tokens`` are in place, whatever becomes of its request."""
+        """Say that a lease's first ``tokens`` are in place, whatever becomes of its request.
+
+        A partial last block that has a key stays cached when the lease grows only if this was said.
+        """
         if isinstance(tokens, bool) or not isinstance(tokens, int | np.integer):
             raise UsageError(f"tokens must be a whole number, not {tokens!r}")
         with self.lock:
@@ -278,23 +336,24 @@ class KVCacheScheduler:
         """End a lease; its full blocks stay cached. Nothing happens to one that has ended.
 
         ``failed``: blocks beyond `Lease.computed_tokens` are dropped; leases of others that hold
-        any of them have `Lease.lost_from` from then on. ``admit``: those that wait are then
-        admitted as far as they fit; without it at the next `release` or `poll`, so that a request
-        that runs can have the room first. Returns moves to carry. O(blocks).
+        any of them, forks too, have `Lease.lost_from` from then on. ``admit``: those that wait are
+        then admitted as far as they fit; without it at the next `release` or `poll`, so that a
+        request that runs can have the room first. Returns moves to carry. O(blocks). Raises what
+        ``carry`` raises, with the lease released and what was to be offloaded forgotten.
         """
         with self.lock:
             if lease.released or lease._cache is not self:
                 if lease._cache is not self:
                     raise UsageError("the lease is another cache's")
                 return ()
-            now = self.now()
-            moves = self._end(lease, failed, now)
-            calls: list[Callable[[], None]] = []
-            if admit and self.gate.waiting:
-                _, calls = self.gate.pump(now)
-        self._call(calls)
-        if moves and self.carry is not None:
-            self.carry(moves)
+            moves = self._end(lease, failed, self.now())
+            batch = self.outbox.add(moves)
+            settled = self._pumped() if admit else []
+        try:
+            self.outbox.carry_until(batch)
+        finally:
+            if settled:
+                self._finish(settled)
         return tuple(moves)
 
     def take_moves(self) -> list[Move]:
@@ -318,13 +377,15 @@ class KVCacheScheduler:
             if lease.computed_tokens >= lease.tokens:
                 keep = len(lease._nodes)
             self.counters.failed += 1
+            keep = self.blocks.first_uncomputed(lease, keep)
         if lease.lost_from is not None:
             keep = min(keep, lease.lost_from)
         lease.released = True
         del self.leases[lease.id]
         if failed and keep < len(lease._nodes):
             self.blocks.departures.lose(lease, keep, self.leases.values(), now)
-        moves = self.blocks.release(lease, keep, now)
+        moves = self.blocks.release(lease, keep, now, failed=failed)
+        lease.last_moves = tuple(moves)
         self.counters.released += 1
         self.blocks.tell_moves(moves)
         return moves
@@ -335,27 +396,47 @@ class KVCacheScheduler:
         if lease.released:
             raise UsageError(f"lease {lease.id} was released")
 
-    def _call(self, calls: list[Callable[[], None]]) -> None:
-        """Call those who waited, without the lock; what one of them raises stops no other."""
-        errors = []
-        for call in calls:
-            try:
-                call()
-            except Exception as error:  # noqa: BLE001  # an embedder's callback may raise anything
-                errors.append(error)
-        if errors:
-            raise errors[0]
+    def uncarried(self, moves: Iterable[Move]) -> None:
+        """Say that moves could not be carried: what they were to offload is forgotten. O(N).
 
-    def _carried(self, admission: Admission) -> Admission:
-        lease = admission.lease
-        if lease is None or not lease.moves or self.carry is None:
-            return admission
+        For whoever carries by itself. Release with ``failed`` the lease that they came with.
+        """
+        with self.lock:
+            self.blocks.departures.discard(moves, self.last_now)
+
+    def _carried(self, lease: Lease, batch: Batch | None) -> None:
         try:
-            self.carry(lease.moves)
+            self.outbox.carry_until(batch)
         except BaseException:
             self.release(lease, failed=True)
             raise
-        return admission
+
+    def _pumped(self) -> list[Settled]:
+        """Admit those whose turn it is. The caller holds the lock, and finishes them without."""
+        return self.gate.pump(self.last_now) if self.gate.waiting else []
+
+    def _finish(self, settled: list[Settled]) -> list[Admission]:
+        """Carry what those need whose turn came, and tell them; without the lock."""
+        found: list[Admission] = []
+        calls: list[Callable[[], None]] = []
+        for each in settled:
+            admission = each.admission
+            try:
+                self.outbox.carry_until(each.batch)
+            except BaseException as error:  # noqa: BLE001  # it is another's: told, not raised
+                each.ticket.fault = error
+                lease = admission.lease
+                admission = Admission(
+                    Outcome.REJECT, f"its moves could not be carried: {error}", None
+                )
+                if lease is not None:
+                    self.release(lease, failed=True)
+            with self.lock:
+                told = each.ticket.settle(admission)
+            calls.extend(functools.partial(callback, admission) for callback in told)
+            found.append(admission)
+        self.calls.make(calls)
+        return found
 
     # Retention
 
@@ -377,14 +458,14 @@ class KVCacheScheduler:
         """End a pin, or all of an owner's; return how many blocks of chains they were."""
         with self.lock:
             now = self.now()
-            ended = self.pins.remove(
-                pin, lambda home, left: self.blocks.departures.settle(home, left, None, now)
-            )
-            if self.events.on:
-                for each in ended:
+            ended = self.pins.remove(pin)
+            for each in ended:
+                self.blocks.unpin(each, now)
+                if self.events.on:
                     self.events.add(Pinned(each.owner, each.blocks, pinned=False))
-            self._repump()
-            return sum(each.blocks for each in ended)
+            settled = self._pumped()
+        self._finish(settled)
+        return sum(each.blocks for each in ended)
 
     def set_policy(self, policy: str | Policy | type[Policy]) -> None:
         """Rank by another policy from now on. It learns what is cached: order and number of uses.
@@ -415,11 +496,6 @@ class KVCacheScheduler:
                 self.events.add(AllBlocksCleared())
             return True
 
-    def _repump(self) -> None:
-        if self.gate.waiting:
-            _, calls = self.gate.pump(self.now())
-            self._call(calls)
-
     # Saving
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -430,8 +506,8 @@ class KVCacheScheduler:
         with what is in passing: callbacks, events, and requests that wait. A lease is let go in the
         restored cache as if it had failed now. The bytes of the blocks are the caller's to keep, as
         is having carried all moves. O(N), of which the lock is held to copy; other calls go on
-        while it is written. Raises UsageError for a policy whose state is not of arrays, and where
-        nothing can be written.
+        while it is written. Raises UsageError for a policy whose state is not of arrays, for moves
+        that were not taken, and where nothing can be written.
         """
         save(self, path)
 
@@ -447,11 +523,12 @@ class KVCacheScheduler:
     ) -> Self:
         """Return the cache that was saved; it decides as that one would have gone on to.
 
-        ``clock`` and ``carry`` are not in the file. Whatever the clock says, ages and lifetimes go
-        on from the moment of saving, unless it is the ``same_clock``: then time that passed since
-        counts. A policy that is another than was saved, in name, parameters or code (or under other
-        versions of Python, NumPy or Numba), learns what is cached as by `set_policy`; `restored`
-        says so. ``settings`` may be any that move no block: `kvsched.cache.restored.GIVEN_ANEW`.
+        ``clock``, ``carry`` and ``queue_moves`` are not in the file. Whatever the clock says, ages
+        and lifetimes go on from the moment of saving, unless it is the ``same_clock``: then time
+        that passed since counts. A policy that is another than was saved, in name, parameters or
+        code (or under other versions of Python, NumPy or Numba), learns what is cached as by
+        `set_policy`; `restored` says so. ``settings`` may be any that move no block:
+        `kvsched.cache.restored.GIVEN_ANEW`.
 
         O(N). Raises InputError, which names the fault, for a file that is cut off, changed, of
         another version or no saved cache, and UsageError for settings that do not go with it.
@@ -560,7 +637,10 @@ class KVCacheScheduler:
         )
 
 
-def _ids(tokens: Any) -> Iterable[Any]:
+def _ids(tokens: Any) -> list[int]:
     if isinstance(tokens, str | bytes) or not isinstance(tokens, Sequence | np.ndarray):
         raise UsageError(f"tokens must be a count or token ids, not {type(tokens).__name__}")
-    return tokens
+    try:
+        return [operator.index(token) for token in tokens]
+    except TypeError as error:
+        raise UsageError(f"token ids must be whole numbers: {error}") from None

@@ -6,6 +6,7 @@ that what it holds can be reached; its own policy ranks blocks that have no chil
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,7 +19,7 @@ from kvsched.cache.events import UNREACHABLE, WHY, Announcer
 from kvsched.cache.lease import Lease
 from kvsched.cache.partition import Partition
 from kvsched.cache.request import Move
-from kvsched.cache.state import READY, Pool
+from kvsched.cache.state import LOST, READY, Pool
 from kvsched.foundation.errors import UsageError
 from kvsched.kernel.table import NONE, below
 from kvsched.policy.base import Policy
@@ -88,13 +89,15 @@ class SecondTier:
 
     def hold_below(self, above: Partition, chain: Chain, now: float) -> Found | None:
         """Hold what continues a chain where the first tier ends; None if nothing does."""
-        # Numbers that are about to be reused are forgotten here too, while they are themselves.
-        self.partition.forget(2 * len(chain.keys))
         hits, _, _ = above.probe(chain.keys, chain.space, 0)
         base = int(above.report[kernel.DEEPEST])
         keys = chain.keys[hits:]
         own = self.partition
-        more, _, _ = own.probe(keys, chain.space, 0, base=base)
+        # Numbers that are about to be reused are forgotten here too, while they are themselves.
+        own.forget(keys, chain.space, base, above.capacity + 1)
+        own.probe(keys, chain.space, 0, base=base)
+        # What a degraded request is still to write cannot be loaded yet.
+        more = int(own.report[kernel.WAITS])
         if not more:
             return None
         own.acquire(keys[:more], chain.space, 0, -1, now, own.block_size, base=base)
@@ -104,20 +107,22 @@ class SecondTier:
         """End a hold."""
         self.partition.release(found.nodes, found.slots[:0], len(found.nodes), now)
 
-    def load(self, found: Found, lease: Lease, hits: int, moves: list[Move], now: float) -> int:
-        """Say which held blocks are loaded where; return how many the lease has room for."""
+    def load(self, found: Found, lease: Lease, hits: int, moves: list[Move]) -> int:
+        """Say which blocks found are loaded where; return how many the lease has room for."""
         count = min(len(found.nodes), len(lease._nodes) - hits)
         keys = self.partition.names.keys
         for at in range(count):
             slot, block = int(found.slots[at]), lease._blocks[hits + at]
             moves.append(Move("load", slot, block, keys[found.nodes[at]].tobytes()))
-        self.let_go(found, now)
         return count
 
-    def keep(self, node: int, block: int, moves: list[Move], now: float) -> None:
-        """Keep a block that leaves the first tier, or is written through: offload it if need be."""
+    def keep(self, node: int, block: int, moves: list[Move], now: float) -> bool:
+        """Keep a block that leaves the first tier, or is written through: offload it if need be.
+
+        False if there is no room for it. Raises what the policy here is at fault with.
+        """
         own = self.partition
-        names = own.names
+        names, ready = own.names, own.live.ready
         parent = int(own.live.table.parent[node])
         key = names.keys[node : node + 1]
         space = names.space[node]
@@ -126,11 +131,13 @@ class SecondTier:
         hits, stored = int(own.report[kernel.HITS]), int(own.report[kernel.STORED_BLOCKS])
         self._tell(parent, [node] * stored)
         if hits + stored == 0:
-            return
+            return False
         slot = int(own.out.blocks[0])
-        own.release(np.array([node], np.int32), own.out.blocks[:0], 1, now)
-        if stored:
+        if stored or ready[node] == LOST:
             moves.append(Move("offload", block, slot, key.tobytes()))
+            ready[node] = READY
+        own.fail(np.array([node], np.int32), own.out.blocks[:0], 1, now)
+        return True
 
     def write_through(
         self, above: Partition, nodes: NDArray[np.int32], moves: list[Move], now: float
@@ -138,35 +145,56 @@ class SecondTier:
         """Keep a chain as far as it was computed, root first."""
         for node in nodes.tolist():
             if above.live.ready[node] != READY:
-                break
-            self.keep(node, int(above.live.block[node]), moves, now)
+                return
+            if not self.keep(node, int(above.live.block[node]), moves, now):
+                return
 
     def spill(self, above: Partition, lease: Lease, chain: Chain, now: float) -> tuple[int, ...]:
-        """Return blocks here for what of a chain lies below a lease's last node, as far as fits."""
+        """Hold blocks here for what of a chain lies below a lease's last node, as far as fits.
+
+        `end_spill` lets them go.
+        """
         start = len(lease._nodes)
         keys = chain.keys[start:]
         own = self.partition
-        above.forget(2 * len(keys))
+        above.forget(keys, chain.space, lease.deepest, own.capacity + 1)
         own.acquire(keys, chain.space, 0, -1, now, chain.last_tokens, base=lease.deepest)
         count = int(own.report[kernel.HITS]) + int(own.report[kernel.STORED_BLOCKS])
-        nodes, slots = own.out.nodes[:count].copy(), own.out.blocks[:count].copy()
-        self._tell(lease.deepest, nodes.tolist(), int(own.report[kernel.HITS]))
-        if count:
-            own.release(nodes, slots[:0], count, now)
-        return tuple(slots.tolist())
+        self._tell(lease.deepest, [])
+        lease._spilled = own.out.nodes[:count].copy()
+        return tuple(own.out.blocks[:count].tolist())
 
-    def _tell(self, parent: int, nodes: list[int], hits: int = 0) -> None:
+    def end_spill(self, nodes: NDArray[np.int32], written: bool, now: float) -> None:
+        """Let a lease's blocks here go: they can be loaded from now on, or were never written."""
+        own = self.partition
+        ready = own.live.ready
+        fresh = nodes[ready[nodes] != READY]
+        if written:
+            ready[fresh] = READY
+            keep = len(nodes)
+            if len(fresh):
+                parent = int(own.live.table.parent[fresh[0]])
+                self._tell_stored(parent, fresh.tolist())
+        else:
+            unwritten = np.flatnonzero(ready[nodes] != READY)
+            keep = int(unwritten[0]) if len(unwritten) else len(nodes)
+        own.fail(nodes, nodes[:0], keep, now)
+
+    def _tell(self, parent: int, stored: list[int]) -> None:
         """Tell what the last call let leave, and what of a chain below ``parent`` it stored."""
         own = self.partition
         if not self.told.on:
             return
-        keys, medium = own.names.keys, self.settings.medium
+        keys, out = own.names.keys, own.out
         for at in range(int(own.report[kernel.EVICTED])):
-            self.told.removed([keys[own.out.gone[at]]], medium, WHY[own.out.gone_why[at]])
-        stored = nodes[hits:]
+            self.told.removed([keys[out.gone[at]]], self.settings.medium, WHY[out.gone_why[at]])
+        self._tell_stored(parent, stored)
+
+    def _tell_stored(self, parent: int, stored: list[int]) -> None:
         if stored:
-            above = nodes[hits - 1] if hits else parent
-            self.told.stored(keys[stored], None if above == NONE else keys[above], medium)
+            keys = self.partition.names.keys
+            above = None if parent == NONE else keys[parent]
+            self.told.stored(keys[stored], above, self.settings.medium)
 
     def holds(self, node: int) -> bool:
         """Whether it has a block."""
@@ -175,21 +203,35 @@ class SecondTier:
     def cut(self, node: int, now: float) -> None:
         """Drop what is cached below a node that is in neither tier any more. O(cached · depth).
 
-        Such a node was computed by a request that failed, or outlived its lifetime.
+        Only a request that failed, a lifetime that ended, or a policy that declined leaves one.
         """
-        if self.partition.live.table.children[node]:
-            self._drop(below(self.partition.live.table, np.array([node])), UNREACHABLE, now)
+        table = self.partition.live.table
+        if table.children[node] != 0 and not table.resident[node]:
+            self._drop(below(table, np.array([node])), UNREACHABLE, now)
 
     def lose(self, nodes: NDArray[np.int32], now: float) -> None:
-        """Drop nodes that are found no more, and all below them. O(nodes), else as `cut`."""
+        """Drop nodes that are not to be trusted, and all below them. O(nodes), else as `cut`.
+
+        What a degraded lease holds stays, to be written; what cannot leave is loaded no more.
+        """
         table = self.partition.live.table
         if np.any(table.resident[nodes]) or np.any(table.children[nodes]):
             own = nodes[table.resident[nodes] != 0]
             own = own[np.argsort(-table.depth[own], kind="stable")]
-            self._drop(np.concatenate([below(table, nodes), own]), WHY[kernel.UNCOMPUTED], now)
+            lost = np.concatenate([below(table, nodes), own])
+            self.partition.live.ready[own] = LOST
+            self._drop(lost, WHY[kernel.UNCOMPUTED], now)
+
+    def lose_slots(self, slots: Collection[int], now: float) -> None:
+        """Drop what is in some blocks here: their bytes are not what they should be. O(N)."""
+        live = self.partition.live
+        wrong = np.flatnonzero(np.isin(live.block, list(slots)) & (live.table.resident == 1))
+        if len(wrong):
+            self.lose(wrong.astype(np.int32), now)
 
     def _drop(self, nodes: NDArray[np.int32], why: str, now: float) -> None:
-        keys = self.partition.names.keys
+        own = self.partition
         for node in nodes.tolist():
-            self.partition.drop(node, now)
-            self.told.removed([keys[node]], self.settings.medium, why)
+            if own.live.table.resident[node]:
+                own.drop(node, now)
+                self.told.removed([own.names.keys[node]], self.settings.medium, why)

@@ -44,6 +44,9 @@ COUNTS = 8
 FREE = 0
 REPORT = 8
 
+BLANK = -1
+"""In place of known children: a number that names nothing any more, and waits to be reused."""
+
 
 class Names(NamedTuple):
     """Which numbers are known, by (parent, key), and which may be given to others."""
@@ -57,7 +60,7 @@ class Names(NamedTuple):
     slots: NDArray[np.int64]
     """(S,) open addressing: 31 bits of hash above the number; -1 where empty. S ≥ 2 N."""
     kin: NDArray[np.int32]
-    """(N+1,) known children of each number."""
+    """(N+1,) known children of each number, or BLANK."""
     idle: Links
     """(N+2, 2) numbers that hold no block and have no known child, the one to reuse first at the
     head."""
@@ -192,7 +195,7 @@ def new_live(table: Table, names: Names, capacity: int, limit: int) -> Live:
 
 def new_out(capacity: int) -> Out:
     """Return room for one call. O(C)."""
-    rows = capacity + 1
+    rows = capacity + 2
     return Out(
         np.zeros(rows, np.int32),
         np.zeros(rows, np.int32),

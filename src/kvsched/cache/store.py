@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from kvsched.cache.columns import LiveColumns
 from kvsched.cache.events import Announcer
-from kvsched.cache.kernel import EVICTED
-from kvsched.cache.partition import Partition
+from kvsched.cache.partition import BadVictimError, Left, Partition
 from kvsched.cache.second import SecondTier, TierSettings
 from kvsched.cache.state import FREE, LIMIT, Pool, new_pool
 from kvsched.cache.tenants import Tenant
@@ -193,6 +190,23 @@ class Store:
             home.partition.resident - home.partition.locked for home in self.homes.values()
         )
 
+    def sure(self, home: Home) -> int:
+        """Return how many blocks a request of a tenant gets for certain once others have ended.
+
+        More can only be lent, while others do not use what they are guaranteed. O(tenants).
+        """
+        others = sum(
+            each.tenant.guaranteed_blocks for each in self.homes.values() if each is not home
+        )
+        return min(home.most, self.capacity - others)
+
+    def is_over_quota(self, home: Home, need: int, room: int) -> bool:
+        """Whether a tenant's own limit keeps ``need`` blocks from it, with ``room`` as probed."""
+        if home.tenant.quota_blocks is None:
+            return False
+        headroom = self._headroom(home)
+        return need - (room - min(self.free, headroom)) > headroom
+
     def _headroom(self, home: Home) -> int:
         """Blocks that a tenant's limit lets it take from the pool."""
         return max(0, int(home.partition.live.counts[LIMIT]) - home.partition.used)
@@ -212,8 +226,9 @@ class Store:
         """Let others give what ``home`` takes from the pool beyond its own fair part.
 
         ``need`` blocks, for ``room`` of which its own partition could see to by itself. Whoever is
-        most above its guarantee gives first, the tenant that asks among them. What left is added
-        to ``gone``. The caller has made sure that all fits. O(tenants · blocks) at worst.
+        most above its guarantee gives first, the tenant that asks among them. What left is added to
+        ``gone``, also where a policy fails on the way. The caller has made sure that all fits.
+        O(tenants · blocks) at worst.
         """
         headroom = self._headroom(home)
         own = room - min(self.free, headroom)
@@ -228,35 +243,14 @@ class Store:
             part = max(1, (giver.excess - asking + wanted) // 2) if own >= wanted else wanted
             try:
                 left = giver.partition.evict(min(part, wanted, giver.lendable), now)
-            finally:
-                gone.extend(take_gone(giver, int(giver.partition.report[EVICTED])))
+            except BadVictimError as error:
+                gone.append((giver, error.left))
+                raise
             if not left:
                 break
+            gone.append((giver, giver.partition.left(left)))
             wanted -= left
 
 
-@dataclass(frozen=True, slots=True)
-class Gone:
-    """A block that left."""
-
-    home: Home
-    node: int
-    block: int
-    why: int
-    key: NDArray[np.int64]
-
-
-def take_gone(home: Home, count: int) -> list[Gone]:
-    """Return what a partition's last call let leave. O(count)."""
-    out: Any = home.partition.out
-    keys = home.partition.names.keys
-    return [
-        Gone(
-            home,
-            int(out.gone[at]),
-            int(out.gone_blocks[at]),
-            int(out.gone_why[at]),
-            keys[out.gone[at]].copy(),
-        )
-        for at in range(count)
-    ]
+Gone = tuple[Home, list[Left]]
+"""Blocks that left a home."""

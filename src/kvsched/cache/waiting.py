@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 class Ticket:
     """A place in the waiting list. `wait` for its turn, or ask `admission` from time to time."""
 
-    __slots__ = ("_cache", "_callbacks", "_done", "admission", "arrived", "number", "request")
+    __slots__ = (
+        "_cache", "_callbacks", "_done", "admission", "arrived", "fault", "number", "request",
+    )  # fmt: skip
 
     def __init__(self, cache: KVCacheScheduler, request: Request, number: int, arrived: int):
         self._cache = cache
@@ -35,7 +37,9 @@ class Ticket:
         self.arrived = arrived
         """Admissions of the cache before it came."""
         self.admission: Admission | None = None
-        """What became of it; None while it waits."""
+        """What became of it; None while it waits, and until its moves are carried."""
+        self.fault: BaseException | None = None
+        """What kept its moves from being carried, where that is why it was rejected."""
 
     def wait(self, timeout_s: float | None = None) -> Admission | None:
         """Wait for the turn; None if it has not come within ``timeout_s``."""
@@ -43,16 +47,20 @@ class Ticket:
         return self.admission
 
     def cancel(self) -> bool:
-        """Leave the list; False if the turn has come already (release its lease then)."""
+        """Leave the list; False if the turn has come already.
+
+        A lease is then to be released: `when_settled` tells of it.
+        """
         return self._cache.cancel(self)
 
     def when_settled(self, callback: Callable[[Admission], None]) -> None:
         """Call ``callback`` once, with the admission: at once if there is one."""
         with self._cache.lock:
-            if self.admission is None:
+            if not self._done.is_set():
                 self._callbacks.append(callback)
                 return
-        callback(self.admission)
+        if self.admission is not None:
+            callback(self.admission)
 
     def settle(self, admission: Admission) -> list[Callable[[Admission], None]]:
         """Say what became of it; return what is to be called, without the lock."""
@@ -124,8 +132,20 @@ class WaitingList:
         if self._waiting.pop(ticket.number, None) is None:
             return False
         self.tokens -= tokens
+        if not self._waiting:
+            # Nobody is behind anybody any more.
+            self._lines.clear()
+        elif len(self._lines) > 2 * len(self._waiting) + 64:
+            self._forget_lines()
         self._sweep()
         return True
+
+    def _forget_lines(self) -> None:
+        """Forget the half of the tenants without a request that are least ahead of others."""
+        idle = [(line.served, name) for name, line in self._lines.items() if not self._top(line)]
+        idle.sort()
+        for _, name in idle[: (len(idle) + 1) // 2]:
+            del self._lines[name]
 
     def _sweep(self) -> None:
         """Forget records of what has left: on top always, all once they are the most."""
@@ -148,20 +168,17 @@ class WaitingList:
             heapq.heappop(line.heap)
         return line.heap[0][3] if line.heap else None
 
-    def starved(self) -> Ticket | None:
-        """Return the first to have come, if more than ``most_passes`` were admitted since."""
+    def starved(self) -> Iterator[Ticket]:
+        """Yield those since whose coming more than ``most_passes`` were admitted, in order."""
         self._sweep()
-        first = self._order[0] if self._order else None
-        if first is None or self.admissions - first.arrived <= self.most_passes:
-            return None
-        return first
+        for ticket in self._order:
+            if self.admissions - ticket.arrived <= self.most_passes:
+                return
+            if ticket.number in self._waiting:
+                yield ticket
 
     def turns(self) -> Iterator[Ticket]:
         """Yield whose turn it is: the first of each tenant, the least served tenant first."""
-        starved = self.starved()
-        if starved is not None:
-            yield starved
-            return
         ready = []
         for name, line in list(self._lines.items()):
             ticket = self._top(line)
