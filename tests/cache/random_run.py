@@ -163,7 +163,9 @@ class Run:
             self.cache.extend(lease, count)
             return
         start = len(lease._nodes)
-        if start != len(path):
+        if start != len(path) or any(
+            block in self.cache.blocks.shared for block in lease.block_ids[start:]
+        ):
             return
         longer = path + tuple(self.draw.randrange(2) for _ in range(full - len(path)))
         grown = self.cache.extend(lease, count, hashes=hashes_of(longer)[start:full])

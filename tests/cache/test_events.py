@@ -25,7 +25,7 @@ from kvsched.cache.events import (
     Hit,
     encode_batch,
 )
-from kvsched.cache.state import LOST
+from kvsched.cache.state import LOST, READY
 from kvsched.kernel.table import NONE
 
 Mirrored = Counter[tuple[str | None, Any]]
@@ -73,19 +73,21 @@ def reachable(cache: KVCacheScheduler) -> Mirrored:
         own = np.zeros_like(first)
         medium = ""
         if home.second is not None:
-            own = home.second.partition.live.table.resident == 1
+            below = home.second.partition.live
+            # What a degraded request is still to write can be loaded once it has ended.
+            own = (below.table.resident == 1) & (below.ready == READY)
             medium = home.second.settings.medium
         for node in np.flatnonzero(first | own).tolist():
             above = int(table.parent[node])
-            here, below = bool(first[node]), bool(own[node])
-            while above != NONE and (here or below):
+            here, there = bool(first[node]), bool(own[node])
+            while above != NONE and (here or there):
                 here &= bool(first[above])
-                below &= bool(first[above] | own[above])
+                there &= bool(first[above] | own[above])
                 above = int(table.parent[above])
             key = cache.maker.to_hash(home.partition.names.keys[node])
             if here:
                 found["GPU", key] += 1
-            if below:
+            if there:
                 found[medium, key] += 1
     return found
 

@@ -109,7 +109,8 @@ class Explanation:
     def _how_much(self) -> str:
         if not self.blocks:
             return "The prefix has no full block: nothing of it can be cached."
-        text = f"{self.cached_blocks:,} of {_many(self.blocks, 'block')} are in the first tier"
+        verb = "is" if self.cached_blocks == 1 else "are"
+        text = f"{self.cached_blocks:,} of {_many(self.blocks, 'block')} {verb} in the first tier"
         text += f" and can be hit ({self.cached_tokens:,} of {self.tokens:,} tokens)"
         if self.second_blocks:
             text += f"; the second tier has {self.second_blocks:,} more behind them"

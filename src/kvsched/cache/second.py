@@ -129,11 +129,13 @@ class SecondTier:
         tokens = int(own.live.table.tokens[node])
         own.acquire(key, space, 0, -1, now, tokens, base=parent)
         hits, stored = int(own.report[kernel.HITS]), int(own.report[kernel.STORED_BLOCKS])
-        self._tell(parent, [node] * stored)
+        # What is lost, or still to be written by a degraded request, is brought all the same.
+        fresh = hits + stored > 0 and ready[node] != READY
+        self._tell(parent, [node] if fresh else [])
         if hits + stored == 0:
             return False
         slot = int(own.out.blocks[0])
-        if stored or ready[node] == LOST:
+        if fresh:
             moves.append(Move("offload", block, slot, key.tobytes()))
             ready[node] = READY
         own.fail(np.array([node], np.int32), own.out.blocks[:0], 1, now)
@@ -179,16 +181,27 @@ class SecondTier:
             unwritten = np.flatnonzero(ready[nodes] != READY)
             keep = int(unwritten[0]) if len(unwritten) else len(nodes)
         own.fail(nodes, nodes[:0], keep, now)
+        # What others kept below something that was never written cannot be reached.
+        left = nodes[keep:]
+        left = left[own.live.table.resident[left] != 0]
+        if len(left):
+            self.lose(left, now)
 
     def _tell(self, parent: int, stored: list[int]) -> None:
         """Tell what the last call let leave, and what of a chain below ``parent`` it stored."""
         own = self.partition
         if not self.told.on:
             return
-        keys, out = own.names.keys, own.out
+        out = own.out
         for at in range(int(own.report[kernel.EVICTED])):
-            self.told.removed([keys[out.gone[at]]], self.settings.medium, WHY[out.gone_why[at]])
+            self._tell_removed(out.gone[at : at + 1], WHY[out.gone_why[at]])
         self._tell_stored(parent, stored)
+
+    def _tell_removed(self, nodes: NDArray[np.int32], why: str) -> None:
+        """Tell of those that could be loaded: of others nobody was told that they were stored."""
+        told = nodes[self.partition.live.ready[nodes] == READY]
+        if len(told):
+            self.told.removed(self.partition.names.keys[told], self.settings.medium, why)
 
     def _tell_stored(self, parent: int, stored: list[int]) -> None:
         if stored:
@@ -207,7 +220,9 @@ class SecondTier:
         """
         table = self.partition.live.table
         if table.children[node] != 0 and not table.resident[node]:
-            self._drop(below(table, np.array([node])), UNREACHABLE, now)
+            nodes = below(table, np.array([node]))
+            self._tell_removed(nodes, UNREACHABLE)
+            self._drop(nodes, now)
 
     def lose(self, nodes: NDArray[np.int32], now: float) -> None:
         """Drop nodes that are not to be trusted, and all below them. O(nodes), else as `cut`.
@@ -219,8 +234,11 @@ class SecondTier:
             own = nodes[table.resident[nodes] != 0]
             own = own[np.argsort(-table.depth[own], kind="stable")]
             lost = np.concatenate([below(table, nodes), own])
-            self.partition.live.ready[own] = LOST
-            self._drop(lost, WHY[kernel.UNCOMPUTED], now)
+            self._tell_removed(lost, WHY[kernel.UNCOMPUTED])
+            ready = self.partition.live.ready
+            ready[own] = LOST
+            ready[lost[ready[lost] == READY]] = LOST
+            self._drop(lost, now)
 
     def lose_slots(self, slots: Collection[int], now: float) -> None:
         """Drop what is in some blocks here: their bytes are not what they should be. O(N)."""
@@ -229,9 +247,8 @@ class SecondTier:
         if len(wrong):
             self.lose(wrong.astype(np.int32), now)
 
-    def _drop(self, nodes: NDArray[np.int32], why: str, now: float) -> None:
+    def _drop(self, nodes: NDArray[np.int32], now: float) -> None:
         own = self.partition
         for node in nodes.tolist():
             if own.live.table.resident[node]:
                 own.drop(node, now)
-                self.told.removed([own.names.keys[node]], self.settings.medium, why)
