@@ -13,8 +13,8 @@ from machine import FORMS, SPACES, TIER_POLICIES, CacheMachine
 
 OPERATIONS = {
     "serve": 14, "acquire": 10, "acquire_all": 2, "context": 3, "extend": 9, "compute": 5,
-    "fork": 4, "release": 16, "pin": 2, "unpin": 2, "set_policy": 1, "drop_expired": 1, "clear": 1, "poll": 1,
-    "cancel": 1, "tick": 2, "fail_next_carry": 1, "lookup": 1, "take_events": 1,
+    "fork": 4, "release": 16, "pin": 2, "unpin": 2, "set_policy": 1, "drop_expired": 1, "clear": 1,
+    "poll": 1, "cancel": 1, "tick": 2, "fail_next_carry": 1, "lookup": 1, "take_events": 1,
 }  # fmt: skip
 NEEDS = {"extend": "held", "compute": "held", "fork": "held", "release": "held", "unpin": "pins",
          "cancel": "waiting"}  # fmt: skip
