@@ -27,6 +27,7 @@ class Driver:
         self.random = random.Random(seed)  # noqa: S311  # a test's choices
         self.machine = machine()
         self.blocks = self.random.choice([2, 3, 4, 6])
+        self.symbols = self.random.choice([2, 2, 8])
         self.busy = self.random.choice([2, 4, 8])
         self.spaces = self.random.choice([[{}], [{}], SPACES])
         self.forms = self.random.choice([["ids"], ["bytes"], ["content"], FORMS])
@@ -79,7 +80,8 @@ class Driver:
                 "turn": pick([None, 1, 2]),
                 "output_tokens": pick([None, 3]),
             }
-        chain = [int(chance() < 0.3) for _ in range(number(0, self.blocks))]
+        rare = number(1, self.symbols - 1)
+        chain = [rare if chance() < 0.3 else 0 for _ in range(number(0, self.blocks))]
         return (
             chain, number(0, 2), pick(self.forms), chance() < 0.3, int(chance() < 0.1),
             pick(self.spaces), about, number(0, 10) * 6,
