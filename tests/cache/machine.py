@@ -49,24 +49,26 @@ tiers = st.one_of(
     st.none(),
     st.fixed_dictionaries(
         {
-            "capacity_blocks": st.integers(1, 6),
+            "capacity_blocks": st.integers(1, 8),
             "policy": st.sampled_from(TIER_POLICIES),
             "write": st.sampled_from(["back", "through"]),
         }
     ),
 )
+SPACES: list[dict[str, Any]] = [
+    {}, {}, {}, {}, {}, {"cache_salt": "salt"}, {"lora_name": "adapter"}, {"model_revision": "1"},
+    {"cache_salt": "adapter"},
+]  # fmt: skip
 abouts = st.fixed_dictionaries(
-    {},
+    {
+        "tenant": st.sampled_from(["", "", "", "", "", "q", "q", "g", "g", "r"]),
+        "priority": st.sampled_from([0, 0, 0, -1, 1]),
+        "lifetime_s": st.sampled_from([None, None, None, 0.0, 2.0]),
+        "deadline": st.sampled_from([None] * 8 + [-1.0, 0.0, 3.0]),
+        "reserve_tokens": st.sampled_from([0, 0, 0, 0, 1, 4]),
+    },
     optional={
-        "tenant": st.sampled_from(["", "q", "g", "r"]),
-        "cache_salt": st.sampled_from([None, "salt"]),
-        "lora_name": st.sampled_from([None, "adapter"]),
-        "model_revision": st.sampled_from([None, "1"]),
-        "priority": st.integers(-1, 2),
-        "lifetime_s": st.sampled_from([None, 0.0, 2.0]),
-        "deadline": st.sampled_from([None, -1.0, 0.0, 3.0]),
-        "reserve_tokens": st.integers(0, 5),
-        "session": st.sampled_from([None, "a", "b"]),
+        "session": st.sampled_from(["a", "b"]),
         "turn": st.sampled_from([None, 1, 2]),
         "type": st.sampled_from([None, "chat", "tool"]),
         "model": st.sampled_from([None, "m"]),
@@ -75,12 +77,14 @@ abouts = st.fixed_dictionaries(
     },
 )
 prompts = st.tuples(
-    st.lists(st.integers(0, 1), max_size=4),
+    st.lists(st.sampled_from([0, 0, 1]), max_size=4),
     st.integers(0, 2),
     st.sampled_from(FORMS),
     st.booleans(),
-    st.integers(0, 2),
+    st.sampled_from([0, 0, 0, 1, 2]),
+    st.sampled_from(SPACES),
     abouts,
+    st.integers(0, 60),
 )
 
 
@@ -151,18 +155,27 @@ class CacheMachine(RuleBasedStateMachine):
         self.told: list[Admission] = []
         self.pins: list[tuple[Pin, Request | None]] = []
         self.fresh = itertools.count(1_000)
-        self.prompts: list[tuple[int, ...]] = []
+        self.asked: list[Any] = []
+        self.form = FORMS[which % len(FORMS)]
 
     # What a client does
 
     def _request(self, prompt: Any) -> tuple[Request, tuple[int, ...]]:
-        blocks, tail, form, partial, unnamed, about = prompt
+        *_, about, again = prompt
+        if again % 3 and self.asked:
+            # Prompts come again, or nothing would be hit.
+            prompt = self.asked[again % len(self.asked)]
+        else:
+            self.asked = [*self.asked[-5:], prompt]
+        blocks, tail, form, partial, unnamed, space, _, _ = prompt
+        about = {**about, **space}
+        if again % 2:
+            form = self.form
         size = self.size
         tokens = tuple(
             [10 * each + at for each in blocks for at in range(size)]
             + [7] * min(tail, size - 1)
         )  # fmt: skip
-        about = dict(about)
         deadline = about.pop("deadline", None)
         if deadline is not None:
             about["deadline_s"] = self.now + deadline
@@ -303,9 +316,10 @@ class CacheMachine(RuleBasedStateMachine):
 
     @rule(prompt=prompts, raises=st.booleans())
     def acquire(self, prompt: Any, raises: bool) -> None:
+        self._acquire(prompt, raises)
+
+    def _acquire(self, prompt: Any, raises: bool) -> Held | None:
         request, tokens = self._request(prompt)
-        if request.hashes is None:
-            self.prompts.append(tokens)
         before = self._room(self._home(request.tenant))
         waited = len(self.waiting)
         try:
@@ -313,13 +327,31 @@ class CacheMachine(RuleBasedStateMachine):
         except CarryError:
             assert not self.own_carry
             self._collect()
-            return
+            return None
         if not waited:
             self._kept(before)
         if admission.ticket is not None and admission.outcome is Outcome.QUEUE:
             admission.ticket.when_settled(self._tell(raises))
-        self._admitted(admission, request, tokens)
+        held = self._admitted(admission, request, tokens)
         self._collect()
+        return held
+
+    @rule(several=st.lists(prompts, min_size=1, max_size=4))
+    def serve(self, several: list[Any]) -> None:
+        """Whole requests, one after another: what fills a cache."""
+        for prompt in several:
+            held = self._acquire(prompt, False)
+            if held is not None:
+                self._release(held, fails=False)
+
+    @rule(several=st.lists(prompts, min_size=2, max_size=5))
+    def serve_more(self, several: list[Any]) -> None:
+        self.serve(several)
+
+    @rule(several=st.lists(prompts, min_size=1, max_size=2))
+    def acquire_more(self, several: list[Any]) -> None:
+        for prompt in several:
+            self._acquire(prompt, False)
 
     @rule(several=st.lists(prompts, max_size=3))
     def acquire_all(self, several: list[Any]) -> None:
@@ -433,10 +465,18 @@ class CacheMachine(RuleBasedStateMachine):
     @rule(which=SMALL, fails=st.booleans(), twice=st.booleans())
     def release(self, which: int, fails: bool, twice: bool) -> None:
         held = self.held[which % len(self.held)]
-        if held.lease.lost_from is None and not fails:
-            self.engine.compute(held, len(held.tokens))
+        self._release(held, fails)
+        if twice:
+            assert self.cache.release(held.lease) == ()
+
+    def _release(self, held: Held, fails: bool) -> None:
+        upto = len(held.tokens)
+        if held.lease.lost_from is not None:
+            upto = min(upto, held.lease.lost_from * self.size)
+        if not fails:
+            fails = self.engine.compute(held, upto) < upto
+        if not fails:
             self.engine.spill(held)
-        fails = fails or (held.lease.lost_from is None and held.done < len(held.tokens))
         self.held.remove(held)
         try:
             moves = self.cache.release(held.lease, failed=fails)
@@ -444,8 +484,6 @@ class CacheMachine(RuleBasedStateMachine):
                 self.engine.carry(moves)
         except CarryError:
             assert not self.own_carry
-        if twice:
-            assert self.cache.release(held.lease) == ()
         self._collect()
 
     @rule(prompt=prompts, owner=st.sampled_from(["a", "b"]), which=SMALL, lease=st.booleans())

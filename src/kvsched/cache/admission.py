@@ -66,15 +66,13 @@ class Gate:
             return self._admit(lease, chain)
         if chain.blocks + self._growth(chain, request) > self.cache.store.sure(home):
             return self._oversize(request, chain, home, now)
+        how, reason = self.settings.when_full, "the blocks it needs are held by others"
         if self._is_over_quota(request, chain, home):
-            when_full = home.tenant.over_quota
+            how = home.tenant.over_quota
             reason = f"the quota of tenant {home.name!r} has no room now"
-        else:
-            when_full = self.settings.when_full
-            reason = "the blocks it needs are held by others"
-        if when_full == "queue":
+        if how == "queue":
             return self._queue(request, chain, reason)
-        if when_full == "degrade":
+        if how == "degrade":
             return self._degrade(request, chain, home, reason, now)
         return self._reject(request, reason)
 

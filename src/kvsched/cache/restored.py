@@ -290,12 +290,20 @@ def _finish(file: SavedFile[Head], cache: KVCacheScheduler, head: Head) -> None:
         known = homes[at].partition.live.table.resident if 0 <= at < len(homes) else ()
         if node != NONE and not (0 <= node < len(known) and known[node]):
             raise file.fault(f"node {node} is held, and not cached")
+    private = [block for hold in head.holds for block in hold.private]
+    if len(set(private)) != len(private) or len(private) != _unnamed(cache):
+        raise file.fault("the blocks that were held without a name are miscounted")
     for pin in head.pins:
         home = homes[pin.home]
         nodes = _chain(home.partition, pin.node)
         cache.pins.held[pin.number] = Pin(
             pin.number, to_text(pin.owner), len(nodes), to_text(pin.tenant), home, nodes
         )
+
+
+def _unnamed(cache: KVCacheScheduler) -> int:
+    """Return how many blocks are in use without a node."""
+    return sum(home.partition.used - home.partition.resident for home in cache.store.homes.values())
 
 
 def _ready(partition: Partition, nodes: NDArray[np.int32]) -> int:
@@ -315,10 +323,8 @@ def _let_go(cache: KVCacheScheduler, head: Head) -> int:
     for hold in head.holds:
         _end(homes[hold.home], hold, now)
         spilled.setdefault(hold.home, []).extend(hold.spilled)
-    for at, (home, record) in enumerate(zip(homes, head.homes, strict=True)):
+    for at, home in enumerate(homes):
         partition = home.partition
-        private = np.array(record.private, np.int32)
-        partition.release(np.zeros(0, np.int32), private, 0, now)
         live = partition.live
         bad = np.flatnonzero((live.table.resident == 1) & (live.ready != READY))
         _drop(home, partition, bad, now)
@@ -352,7 +358,8 @@ def _end(home: Home, hold: HoldRecord, now: float) -> None:
     partition.columns.write({**hold.numbers, **names}, again=True)
     if keep < len(nodes):
         partition.lose(nodes, keep)
-    gone = partition.release(nodes, nodes[:0], keep, now, hold.level, hold.expires)
+    private = np.array(hold.private, np.int32)
+    gone = partition.release(nodes, private, keep, now, hold.level, hold.expires)
     if home.second is not None:
         for node in partition.out.gone[:gone].tolist():
             home.second.cut(node, now)

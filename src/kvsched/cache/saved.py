@@ -69,8 +69,6 @@ class HomeRecord(_Record):
     name: bytes
     known: dict[str, list[tuple[bytes, int, int]]]
     """Names of columns with their codes and turns, the longest unmet first."""
-    private: list[int]
-    """Blocks that only leases held."""
 
 
 class HoldRecord(_Record):
@@ -83,6 +81,8 @@ class HoldRecord(_Record):
     numbers: dict[str, float]
     names: dict[str, bytes]
     """Values of its request, by column."""
+    private: list[int]
+    """Blocks that it held without a node, and no later lease."""
     spilled: list[int]
     """Blocks of the second tier that it was to fill."""
 
@@ -272,8 +272,8 @@ def _head(cache: KVCacheScheduler) -> Head:
         counters=dataclasses.replace(cache.counters),
         next_lease=cache.blocks._number,
         next_pin=cache.pins._number,
-        homes=[_home(cache, home) for home in homes],
-        holds=[_hold(cache, lease, homes, now) for lease in cache.leases.values()],
+        homes=[_home(home) for home in homes],
+        holds=_holds(cache, homes, now),
         pins=[
             PinRecord(
                 number=pin.number,
@@ -298,19 +298,31 @@ def _tier(second: TierSettings | None) -> TierRecord | None:
     )
 
 
-def _home(cache: KVCacheScheduler, home: Home) -> HomeRecord:
-    private: dict[int, None] = {}
-    for lease in cache.leases.values():
-        if lease._home is home:
-            private |= dict.fromkeys(cache.blocks.private(lease))
+def _home(home: Home) -> HomeRecord:
     known = {
         column: [(to_bytes(name), code, turn) for name, code, turn in names]
         for column, names in home.partition.columns.known().items()
     }
-    return HomeRecord(name=to_bytes(home.name), known=known, private=list(private))
+    return HomeRecord(name=to_bytes(home.name), known=known)
 
 
-def _hold(cache: KVCacheScheduler, lease: Lease, homes: list[Home], now: float) -> HoldRecord:
+def _holds(cache: KVCacheScheduler, homes: list[Home], now: float) -> list[HoldRecord]:
+    """Return what leases hold, in the order in which they are let go."""
+    holders = dict(cache.blocks.shared)
+    found = []
+    for lease in cache.leases.values():
+        private = []
+        for block in cache.blocks.private(lease):
+            holders[block] = holders.get(block, 1) - 1
+            if not holders[block]:
+                private.append(int(block))
+        found.append(_hold(cache, lease, homes, private, now))
+    return found
+
+
+def _hold(
+    cache: KVCacheScheduler, lease: Lease, homes: list[Home], private: list[int], now: float
+) -> HoldRecord:
     home, request = lease._home, lease.request
     level, expires = cache.blocks.retention(request, home.partition, now)
     chain = cache.maker.make(request)
@@ -324,5 +336,6 @@ def _hold(cache: KVCacheScheduler, lease: Lease, homes: list[Home], now: float) 
         expires=expires,
         numbers={name: float(value) for name, value in known.items() if name not in texts},
         names=texts,
+        private=private,
         spilled=list(lease.spilled),
     )
