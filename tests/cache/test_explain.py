@@ -189,11 +189,12 @@ def test_what_is_missing_is_known_or_not() -> None:
         said
     )
     use(cache, "ef")
+    use(cache, "gh")
     missing = cache.explain(chain("ab")).missing
     assert missing is not None
     assert not missing.known
     assert "never stored, or is forgotten" in str(cache.explain(chain("ab")))
-    assert cache.explain(chain("ef")).missing is None
+    assert cache.explain(chain("gh")).missing is None
 
 
 def test_the_second_tier_is_counted() -> None:

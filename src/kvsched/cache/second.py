@@ -181,6 +181,8 @@ class SecondTier:
             unwritten = np.flatnonzero(ready[nodes] != READY)
             keep = int(unwritten[0]) if len(unwritten) else len(nodes)
         own.fail(nodes, nodes[:0], keep, now)
+        count = int(own.report[kernel.EVICTED])
+        self._tell_removed(own.out.gone[:count].copy(), WHY[kernel.UNCOMPUTED])
         # What others kept below something that was never written cannot be reached.
         left = nodes[keep:]
         left = left[own.live.table.resident[left] != 0]
