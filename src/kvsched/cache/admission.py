@@ -15,7 +15,7 @@ from kvsched.cache.waiting import Ticket, WaitingList
 from kvsched.foundation.errors import UsageError
 
 if TYPE_CHECKING:
-    from kvsched.cache.scheduler import KVCacheScheduler
+    from kvsched.cache.serving import Serving
 
 
 @dataclass(slots=True, eq=False)
@@ -30,7 +30,7 @@ class Settled:
 class Gate:
     """Decides on requests, and keeps those that wait. The caller holds the lock."""
 
-    def __init__(self, cache: KVCacheScheduler) -> None:
+    def __init__(self, cache: Serving) -> None:
         self.cache = cache
         self.settings = cache.settings
         self.waiting = WaitingList(cache.settings.max_passes, self._weight)

@@ -24,7 +24,7 @@ from kvsched.cache.store import Gone, Home, Store
 from kvsched.foundation.errors import UsageError
 
 if TYPE_CHECKING:
-    from kvsched.cache.scheduler import KVCacheScheduler
+    from kvsched.cache.serving import Serving
 
 _NO_BLOCKS = np.zeros(0, np.int32)
 
@@ -90,7 +90,7 @@ class BlockManager:
 
     def hold(
         self,
-        cache: KVCacheScheduler,
+        cache: Serving,
         request: Request,
         chain: Chain,
         home: Home,
@@ -203,7 +203,7 @@ class BlockManager:
 
     def hold_hits(
         self,
-        cache: KVCacheScheduler,
+        cache: Serving,
         request: Request,
         chain: Chain,
         home: Home,
@@ -392,7 +392,7 @@ class BlockManager:
 
     # Sharing and releasing
 
-    def fork(self, cache: KVCacheScheduler, lease: Lease) -> Lease:
+    def fork(self, cache: Serving, lease: Lease) -> Lease:
         """Return a lease that holds the same blocks. O(blocks)."""
         twin = Lease(cache, lease._home, lease.request, self._number)
         self._number += 1

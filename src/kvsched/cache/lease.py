@@ -13,7 +13,7 @@ from kvsched.cache.state import READY
 from kvsched.kernel.table import NONE
 
 if TYPE_CHECKING:
-    from kvsched.cache.scheduler import KVCacheScheduler
+    from kvsched.cache.serving import Serving
     from kvsched.cache.store import Home
 
 
@@ -53,7 +53,7 @@ class Lease:
         "tokens",
     )
 
-    def __init__(self, cache: KVCacheScheduler, home: Home, request: Request, number: int) -> None:
+    def __init__(self, cache: Serving, home: Home, request: Request, number: int) -> None:
         self._cache = cache
         self._home = home
         self._nodes: NDArray[np.int32] = _NOTHING

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from kvsched.cache.request import Move
 
 if TYPE_CHECKING:
-    from kvsched.cache.scheduler import KVCacheScheduler
+    from kvsched.cache.serving import Serving
 
 Carry = Callable[[Sequence[Move]], None]
 """What an embedder gives to carry bytes at once; it raises if they could not be carried, and calls
@@ -38,7 +38,7 @@ class Outbox:
     before they are read. Whoever waits for a batch carries all before it.
     """
 
-    def __init__(self, cache: KVCacheScheduler, carry: Carry | None) -> None:
+    def __init__(self, cache: Serving, carry: Carry | None) -> None:
         self.cache = cache
         self.carry = carry
         self._queue: deque[Batch] = deque()
