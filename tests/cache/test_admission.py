@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from live import admitted, cache, hits, named
+from live_cache import admitted, cache, hits, named
 
 from kvsched.cache import Admission, KVCacheScheduler, Lease, Outcome, Tenant, TierSettings
 

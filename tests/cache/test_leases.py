@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from live import admitted, cache, hits, named, serve
+from live_cache import admitted, cache, hits, named, serve
 
-from kvsched.cache import KVCacheScheduler, NotAdmittedError, Outcome, Request
+from kvsched.cache import KVCacheScheduler, Lease, NotAdmittedError, Outcome, Request
 from kvsched.foundation.errors import UsageError
 
 
@@ -289,13 +289,17 @@ def test_a_context_releases_and_fails_with_its_body() -> None:
     with made.acquire(named(1, 2)) as lease:
         assert not lease.released
     assert hits(made, 1, 2) == 2
-    with pytest.raises(KeyError), made.acquire(named(3, 4)) as lease:
+
+    def stop(lease: Lease, error: type[BaseException]) -> None:
         lease.computed(2)
-        raise KeyError
+        raise error
+
+    with pytest.raises(KeyError), made.acquire(named(3, 4)) as lease:
+        stop(lease, KeyError)
     assert hits(made, 3, 4) == 1
-    with pytest.raises(KeyboardInterrupt), admitted(made, named(7)):
-        raise KeyboardInterrupt
-    assert hits(made, 7) == 0
+    with pytest.raises(KeyboardInterrupt), admitted(made, named(7, 8)) as lease:
+        stop(lease, KeyboardInterrupt)
+    assert hits(made, 7, 8) == 1
     with pytest.raises(NotAdmittedError, match="not admitted: reject"):
         made.acquire(named(*range(9))).__enter__()
     made.check()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from live import admitted, cache, hits, named, serve
+from live_cache import admitted, cache, hits, named, serve
 
 from kvsched.cache import Outcome, Tenant
 from kvsched.foundation.errors import UsageError

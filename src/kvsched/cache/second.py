@@ -18,7 +18,7 @@ from kvsched.cache.columns import LiveColumns
 from kvsched.cache.lease import Lease
 from kvsched.cache.partition import Partition
 from kvsched.cache.request import Move
-from kvsched.cache.state import LOST, READY, Pool
+from kvsched.cache.state import COMPUTING, LOST, READY, Pool
 from kvsched.foundation.errors import UsageError
 from kvsched.kernel.table import NONE
 from kvsched.policy.base import Policy
@@ -154,11 +154,10 @@ class SecondTier:
         own = self.partition
         ready = own.live.ready
         if written:
-            ready[nodes] = READY
-            keep = len(nodes)
-        else:
-            unwritten = np.flatnonzero(ready[nodes] != READY)
-            keep = int(unwritten[0]) if len(unwritten) else len(nodes)
+            # What was discarded meanwhile has a name that is found no more.
+            ready[nodes[ready[nodes] == COMPUTING]] = READY
+        unwritten = np.flatnonzero(ready[nodes] != READY)
+        keep = int(unwritten[0]) if len(unwritten) else len(nodes)
         own.fail(nodes, nodes[:0], keep, now)
 
     def cut(self, node: int, now: float) -> None:
