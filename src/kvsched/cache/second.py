@@ -19,7 +19,7 @@ from kvsched.cache.events import UNREACHABLE, WHY, Announcer
 from kvsched.cache.lease import Lease
 from kvsched.cache.partition import Partition
 from kvsched.cache.request import Move
-from kvsched.cache.state import LOST, READY, Pool
+from kvsched.cache.state import COMPUTING, LOST, READY, Pool
 from kvsched.foundation.errors import UsageError
 from kvsched.kernel.table import NONE, below
 from kvsched.policy.base import Policy
@@ -170,16 +170,15 @@ class SecondTier:
         """Let a lease's blocks here go: they can be loaded from now on, or were never written."""
         own = self.partition
         ready = own.live.ready
-        fresh = nodes[ready[nodes] != READY]
+        # What was lost meanwhile has a name that is found no more.
+        fresh = nodes[ready[nodes] == COMPUTING]
         if written:
             ready[fresh] = READY
-            keep = len(nodes)
             if len(fresh):
                 parent = int(own.live.table.parent[fresh[0]])
                 self._tell_stored(parent, fresh.tolist())
-        else:
-            unwritten = np.flatnonzero(ready[nodes] != READY)
-            keep = int(unwritten[0]) if len(unwritten) else len(nodes)
+        unwritten = np.flatnonzero(ready[nodes] != READY)
+        keep = int(unwritten[0]) if len(unwritten) else len(nodes)
         own.fail(nodes, nodes[:0], keep, now)
         count = int(own.report[kernel.EVICTED])
         self._tell_removed(own.out.gone[:count].copy(), WHY[kernel.UNCOMPUTED])
