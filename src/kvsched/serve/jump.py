@@ -1,0 +1,166 @@
+"""Steps that only decode, passed together: the same blocks, the same times, to the last bit."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvsched.kernel.heap import SIZE
+from kvsched.serve.blocks import take_block
+from kvsched.serve.hooks import moves, step_seconds
+from kvsched.serve.state import (
+    ADMITTED_NOW,
+    FREE_BLOCKS,
+    JUMPED,
+    LOG_CONTEXT,
+    LOG_FREE,
+    LOG_PREEMPTED,
+    LOG_RUNNING,
+    LOG_SECONDS,
+    LOG_SEQUENCES,
+    LOG_START_S,
+    LOG_TOKENS,
+    LOG_WAITING,
+    LOGGED,
+    PREEMPTED_NOW,
+    RAN,
+    REFUSED,
+    RUNNING_COUNT,
+    STEPS,
+    TOKENS,
+    Rules,
+    State,
+)
+from kvsched.replay.vllm import cache_block
+
+LEAST = 4
+"""Steps that a jump must be able to pass: fewer are made one by one for less."""
+
+
+def write_row(
+    state: State,
+    start_s: float,
+    seconds: float,
+    tokens: int,
+    sequences: int,
+    context: int,
+    preempted: int,
+) -> None:
+    """Write one step into the log, before its requests end. O(1)."""
+    counts = state.counts
+    row = state.log[counts[LOGGED]]
+    row[LOG_START_S] = start_s
+    row[LOG_SECONDS] = seconds
+    row[LOG_TOKENS] = tokens
+    row[LOG_SEQUENCES] = sequences
+    row[LOG_CONTEXT] = context
+    row[LOG_RUNNING] = counts[RUNNING_COUNT]
+    row[LOG_WAITING] = state.waiting.counts[SIZE]
+    row[LOG_FREE] = counts[FREE_BLOCKS]
+    row[LOG_PREEMPTED] = preempted
+    counts[LOGGED] += 1
+
+
+def _sort_by_phase(state: State, size: int) -> None:
+    """Sort the running by the first step that needs a block, ties in order. O(running + size)."""
+    progress = state.progress
+    phase = state.phase
+    count = int(state.counts[RUNNING_COUNT])
+    for at in range(size + 2):
+        phase[at] = 0
+    for at in range(count):
+        wait = (size - progress.computed[state.running[at]] % size) % size
+        phase[wait + 2] += 1
+    for at in range(1, size + 2):
+        phase[at] += phase[at - 1]
+    for at in range(count):
+        request = state.running[at]
+        wait = (size - progress.computed[request] % size) % size
+        state.by_phase[phase[wait + 1]] = request
+        phase[wait + 1] += 1
+
+
+def _steps_at_most(state: State) -> int:
+    """Return the steps in which nobody ends. O(running)."""
+    least = np.iinfo(np.int64).max
+    for at in range(state.counts[RUNNING_COUNT]):
+        request = state.running[at]
+        ends = state.work.prompt[request] + state.work.output[request]
+        least = min(least, int(ends - state.progress.tokens[request] - 1))
+    return int(least)
+
+
+def _hash_next(state: State, request: int) -> None:
+    """A request's last block is full from this step on."""
+    hashed = state.progress.hashed
+    if hashed[request] < state.work.kept[request]:
+        place = state.work.starts[request] + hashed[request]
+        cache_block(state.pool, state.pool.table[place], state.work.chains[place])
+        hashed[request] += 1
+
+
+def jump(
+    state: State, rules: Rules, cost: NDArray[np.float64], most_steps: int, until_s: float
+) -> int:
+    """Pass steps in which every running request decodes one token; return how many.
+
+    Stops before a step in which somebody ends, arrives (``until_s``), lacks a block, or could be
+    admitted: while the head of the queue waits for memory, nothing may change that memory. Where
+    it waits for a seat, nothing can help it. O(running + block size + steps + blocks).
+    """
+    counts = state.counts
+    progress = state.progress
+    size = rules.block_size
+    running = int(counts[RUNNING_COUNT])
+    still = False
+    if state.waiting.counts[SIZE] > 0 and running < rules.max_num_seqs:
+        if counts[REFUSED] == 0 or moves:
+            return 0
+        still = True
+    most = min(most_steps, _steps_at_most(state))
+    if len(state.log) > 0:
+        most = min(most, int(len(state.log) - counts[LOGGED]))
+    if most < LEAST or running > rules.max_num_batched_tokens:
+        return 0
+    _sort_by_phase(state, size)
+    context = 0
+    for at in range(running):
+        context += int(progress.computed[state.running[at]]) + 1
+    phase = state.phase
+    now = float(state.clock[0])
+    passed = 0
+    while passed < most and now < until_s:
+        # Who needs a block in this step, and whose block is full after it: the latter need one
+        # in the next.
+        turn = passed % size
+        after = (passed + 1) % size
+        takes = int(phase[turn + 1] - phase[turn])
+        fills = int(phase[after + 1] - phase[after])
+        if takes > counts[FREE_BLOCKS] or (still and takes + fills > 0):
+            break
+        for at in range(phase[turn], phase[turn + 1]):
+            take_block(state, int(state.by_phase[at]))
+        for at in range(phase[after], phase[after + 1]):
+            _hash_next(state, int(state.by_phase[at]))
+        seconds = step_seconds(cost, running, running, context, context)
+        if len(state.log) > 0:
+            write_row(state, now, seconds, running, running, context, 0)
+        now = now + seconds
+        context += running
+        passed += 1
+    if passed == 0:
+        return 0
+    state.clock[0] = now
+    counts[STEPS] += passed
+    counts[JUMPED] += passed
+    counts[TOKENS] += passed * running
+    counts[PREEMPTED_NOW] = 0
+    counts[ADMITTED_NOW] = 0
+    counts[RAN] = running
+    for at in range(running):
+        request = state.running[at]
+        state.ran[at] = request
+        state.ran_tokens[at] = 1
+        progress.computed[request] += passed
+        progress.tokens[request] += passed
+    return passed
