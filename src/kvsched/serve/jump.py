@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from kvsched.kernel.heap import SIZE
 from kvsched.serve.blocks import take_block
 from kvsched.serve.hooks import moves, step_seconds
 from kvsched.serve.state import (
@@ -30,6 +29,7 @@ from kvsched.serve.state import (
     TOKENS,
     Rules,
     State,
+    waiting_count,
 )
 from kvsched.replay.vllm import cache_block
 
@@ -55,7 +55,7 @@ def write_row(
     row[LOG_SEQUENCES] = sequences
     row[LOG_CONTEXT] = context
     row[LOG_RUNNING] = counts[RUNNING_COUNT]
-    row[LOG_WAITING] = state.waiting.counts[SIZE]
+    row[LOG_WAITING] = waiting_count(state)
     row[LOG_FREE] = counts[FREE_BLOCKS]
     row[LOG_PREEMPTED] = preempted
     counts[LOGGED] += 1
@@ -113,7 +113,7 @@ def jump(
     size = rules.block_size
     running = int(counts[RUNNING_COUNT])
     still = False
-    if state.waiting.counts[SIZE] > 0 and running < rules.max_num_seqs:
+    if waiting_count(state) > 0 and running < rules.max_num_seqs:
         if counts[REFUSED] == 0 or moves:
             return 0
         still = True

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kvsched.kernel.heap import SIZE, heap_peek, heap_push, heap_remove
+from kvsched.kernel.heap import SIZE, heap_peek, heap_push
 from kvsched.kernel.table import NONE
 from kvsched.serve.blocks import free_blocks
 from kvsched.serve.hooks import moves, queue_key, step_seconds
@@ -33,6 +33,7 @@ from kvsched.serve.state import (
     WAITING,
     Rules,
     State,
+    waiting_count,
 )
 
 DONE = 0
@@ -86,9 +87,9 @@ def _arrive(state: State, rules: Rules, own: Any, now: float) -> None:
 
 def _order_anew(state: State, own: Any, now: float) -> None:
     """Ask all keys again. O(W log W); the preempted go by their arrival as others do."""
-    count = int(state.waiting.counts[SIZE])
     if heap_peek(state.waiting) == NONE:
         return
+    count = int(state.waiting.counts[SIZE])
     # `preempted` is free before the step; the heap's own rows hold the rest of who waits.
     rows = state.waiting.entries
     for row in range(count):
@@ -221,14 +222,14 @@ def run_steps(
             return MORE
         if 0 < len(state.log) <= counts[LOGGED]:
             return LOG_FULL
-        if counts[RUNNING_COUNT] == 0 and state.waiting.counts[SIZE] == 0:
+        if counts[RUNNING_COUNT] == 0 and waiting_count(state) == 0:
             # A request that was rejected may be all that is left.
             state.clock[0] = max(state.clock[0], min(_next_arrival_s(state), horizon_s))
         now = float(state.clock[0])
         if now >= horizon_s:
             return HORIZON
         _arrive(state, rules, own, now)
-        if counts[RUNNING_COUNT] == 0 and state.waiting.counts[SIZE] == 0:
+        if counts[RUNNING_COUNT] == 0 and waiting_count(state) == 0:
             continue
         if jumps and counts[CHUNKS] == 0 and counts[RUNNING_COUNT] > 0:
             until = min(_next_arrival_s(state), horizon_s)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kvsched.kernel.heap import SIZE, heap_peek, heap_push, heap_remove
+from kvsched.kernel.heap import heap_peek, heap_push, heap_remove
 from kvsched.kernel.table import NONE
 from kvsched.serve.blocks import blocks_of, free_blocks, hash_blocks, take_block, touch_block
 from kvsched.serve.hooks import preempted_place, queue_key, resumes_first
@@ -24,6 +24,7 @@ from kvsched.serve.state import (
     WAITING,
     Rules,
     State,
+    waiting_count,
 )
 
 waits_after_preemption = True
@@ -45,7 +46,7 @@ BAD_PLACE = -1
 
 def prefill_cap(state: State, rules: Rules) -> int:
     """Return the most tokens of one request in this step, 0 for no cap. O(1)."""
-    alone = state.counts[RUNNING_COUNT] + state.waiting.counts[SIZE] <= 1
+    alone = state.counts[RUNNING_COUNT] + waiting_count(state) <= 1
     if alone and alone_is_not_capped:
         return 0
     return rules.long_prefill_token_threshold

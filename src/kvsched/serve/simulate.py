@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from kvsched.foundation.errors import KvschedError, UsageError
 from kvsched.foundation.jit import bind, compilation_enabled
+from kvsched.kernel.heap import heap_peek
 from kvsched.replay.generated import computed_tokens, held_blocks
 from kvsched.replay.run import check_capacity
 from kvsched.serve import hooks
@@ -40,6 +41,7 @@ from kvsched.serve.state import (
     State,
     Work,
     new_state,
+    waiting_count,
 )
 from kvsched.trace.model import Trace
 
@@ -291,8 +293,8 @@ def _run(
 
 
 def _stalled(state: State, capacity: int) -> str:
-    waiting = int(state.waiting.counts[0])
-    head = int(state.waiting.entries[0, 2])
+    waiting = waiting_count(state)
+    head = heap_peek(state.waiting)
     return (
         f"stalled after {int(state.counts[STEPS]):,} steps, at {state.clock[0]:.6g} s: "
         f"{waiting:,} requests wait and none can be admitted; first is request {head} (from 0) "

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from kvsched.kernel.heap import Heap, empty_heap
+from kvsched.kernel.heap import HOLE, SIZE, Heap, empty_heap
 from kvsched.replay.vllm import Pool, empty_pool
 
 Int8s = NDArray[np.int8]
@@ -167,6 +167,11 @@ class State(NamedTuple):
     """(S+1,) running requests by the step in which they need a block."""
     log: Float64s
     """(L, LOG_COLUMNS) one row a step; of length 0 when nobody asked."""
+
+
+def waiting_count(state: State) -> int:
+    """Requests that wait: the heap's root may be a hole. O(1)."""
+    return int(state.waiting.counts[SIZE] - state.waiting.counts[HOLE])
 
 
 def new_progress(arrival_s: Float64s) -> Progress:
