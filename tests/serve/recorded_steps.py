@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import gzip
 import json
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ import numpy as np
 import serve_workload
 from serve_workload import Step, Work
 
-from kvsched.foundation.jit import bind
+from kvsched.foundation.jit import bind, hot
 from kvsched.kernel.linked import BEHIND
 from kvsched.serve.loop import DONE, MORE, run_steps
 from kvsched.serve.orders.registry import make_order
@@ -72,6 +73,18 @@ def settings_of(work: Work) -> Settings:
     )
 
 
+@hot
+def _in_order(links: Any, found: Any) -> int:
+    ends = len(links) - 1
+    block = links[ends, BEHIND]
+    at = 0
+    while block != ends:
+        found[at] = block
+        at += 1
+        block = links[block, BEHIND]
+    return at
+
+
 class Ours:
     """Our engine over a workload; ``names`` break rules in the loop, ``change`` in what is asked."""
 
@@ -99,13 +112,8 @@ class Ours:
 
     def free(self) -> list[int]:
         links = self.state.pool.free
-        ends = len(links) - 1
-        found = []
-        block = int(links[ends, BEHIND])
-        while block != ends:
-            found.append(block)
-            block = int(links[block, BEHIND])
-        return found
+        found = np.empty(len(links), np.int32)
+        return found[: _in_order(links, found)].tolist()
 
     def run(self, jumps: bool = False) -> Iterator[Step]:
         state = self.state
@@ -135,9 +143,16 @@ class Ours:
         )
 
 
-def lines(work: Work, compiled: bool, **broken: Any) -> Iterator[str]:
-    for step in Ours(work, compiled, **broken).run():
+def lines(work: Work, compiled: bool, most: int, **broken: Any) -> Iterator[str]:
+    """Yield each step as text; a broken rule may make steps without end."""
+    for step in itertools.islice(Ours(work, compiled, **broken).run(), most + 1):
         yield step.text()
+
+
+def differs(row: dict[str, Any], work: Work, compiled: bool, **broken: Any) -> int | None:
+    """Return where our steps first differ from a recording's, or None."""
+    ours = serve_workload.digests(lines(work, compiled, row["steps"], **broken))
+    return serve_workload.first_difference(ours, row["digests"])
 
 
 @functools.cache
