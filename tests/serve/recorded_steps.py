@@ -16,6 +16,7 @@ from serve_workload import Step, Work
 
 from kvsched.foundation.jit import bind, hot
 from kvsched.kernel.linked import BEHIND
+from kvsched.serve.cost import linear_cost
 from kvsched.serve.loop import DONE, MORE, run_steps
 from kvsched.serve.orders.registry import make_order
 from kvsched.serve.settings import Settings
@@ -32,7 +33,7 @@ from kvsched.trace.build import build_trace
 from kvsched.trace.model import Labels, Origin, Trace
 
 FOLDER = Path(__file__).with_name("recordings")
-ONE_SECOND_A_STEP = np.array([1.0, 0.0, 0.0, 0.0])
+ONE_SECOND_A_STEP = linear_cost(1.0)
 
 
 @functools.cache
@@ -73,6 +74,10 @@ def settings_of(work: Work) -> Settings:
     )
 
 
+def one_second(coefficients: Any) -> float:
+    return 1.0
+
+
 @hot
 def _in_order(links: Any, found: Any) -> int:
     ends = len(links) - 1
@@ -108,7 +113,9 @@ class Ours:
             told, arrival_s, len(trace), asked.nodes, capacity, self.rules
         )
         self.own = order.prepare(trace)
-        self.loop = bind(run_steps, {**order.hooks(), **(names or {})}, compiled)
+        self.cost = ONE_SECOND_A_STEP.arrays()
+        told_names = {**order.hooks(), "idle_seconds": one_second, **(names or {})}
+        self.loop = bind(run_steps, told_names, compiled)
 
     def free(self) -> list[int]:
         links = self.state.pool.free
@@ -120,7 +127,7 @@ class Ours:
         while True:
             before = int(state.counts[STEPS])
             status = self.loop(
-                state, self.rules, self.own, ONE_SECOND_A_STEP, 1, np.inf, jumps
+                state, self.rules, self.own, self.cost, 1, np.inf, jumps
             )
             if state.counts[STEPS] == before:
                 assert status == DONE, f"the loop ended with {status}"

@@ -10,7 +10,7 @@ import pytest
 import recorded_steps
 import serve_workload
 
-from kvsched.serve.state import RUNNING_COUNT, WAITING, State
+from kvsched.serve.state import RUNNING_COUNT, State
 
 RANDOM = {row["workload"]: row for row in recorded_steps.read("scheduler-random.jsonl.gz")}
 SHORT = sorted(RANDOM, key=lambda name: RANDOM[name]["steps"])
@@ -66,8 +66,12 @@ def one_key(state: State, own: Any, request: int, now: float) -> int:
     return 0
 
 
-def by_wait(state: State, own: Any, request: int, now: float) -> int:
-    return int(state.counts[RUNNING_COUNT] - 1) if WAITING else 0
+def preempted_last(state: State, own: Any, request: int, now: float) -> int:
+    return int(state.progress.preemptions[request] > 0)
+
+
+def last_place(state: State, own: Any, request: int, now: float) -> int:
+    return int(state.counts[RUNNING_COUNT] - 1)
 
 
 def hits_all(work: Any, rules: Any, capacity: int) -> Any:
@@ -91,9 +95,9 @@ BROKEN: dict[str, dict[str, Any]] = {
     "the watermark holds when idle": {"names": {"idle_needs_no_watermark": False}},
     "hits in the free list cost nothing": {"names": {"hits_in_free_list_count": False}},
     "the first is preempted": {"names": {"preempted_place": first_place}},
-    "the last is preempted under priority": {"names": {"preempted_place": by_wait}},
+    "the last is preempted under priority": {"names": {"preempted_place": last_place}},
     "priorities do not count": {"names": {"queue_key": one_key}},
-    "the preempted go to the end": {"names": {"resumes_first": False}},
+    "the preempted go to the end": {"names": {"queue_key": preempted_last}},
     "the preempted go first under priority": {"names": {"resumes_first": True}},
     "generated blocks are not cached": {"change": keeps_prompts},
     "the null block can be used": {"change": lambda work, rules, blocks: (work, rules, blocks + 1)},

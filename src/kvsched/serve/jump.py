@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from kvsched.serve.blocks import take_block
-from kvsched.serve.hooks import moves, step_seconds
+from kvsched.serve.cost import Cost
+from kvsched.serve.hooks import add_to_batch, clear_batch, grow_batch, moves, step_seconds
 from kvsched.serve.state import (
     ADMITTED_NOW,
     FREE_BLOCKS,
@@ -90,6 +90,17 @@ def _steps_at_most(state: State) -> int:
     return int(least)
 
 
+def _below(state: State, window: int, passed: int) -> int:
+    """Return how many look at one token more than in the step before. O(running) with a window."""
+    if window == 0:
+        return 0
+    found = 0
+    for at in range(state.counts[RUNNING_COUNT]):
+        if state.progress.computed[state.running[at]] + passed < window:
+            found += 1
+    return found
+
+
 def _hash_next(state: State, request: int) -> None:
     """A request's last block is full from this step on."""
     hashed = state.progress.hashed
@@ -100,7 +111,7 @@ def _hash_next(state: State, request: int) -> None:
 
 
 def jump(
-    state: State, rules: Rules, cost: NDArray[np.float64], most_steps: int, until_s: float
+    state: State, rules: Rules, cost: Cost, most_steps: int, until_s: float
 ) -> int:
     """Pass steps in which every running request decodes one token; return how many.
 
@@ -124,8 +135,11 @@ def jump(
         return 0
     _sort_by_phase(state, size)
     context = 0
+    clear_batch(state.batch)
     for at in range(running):
-        context += int(progress.computed[state.running[at]]) + 1
+        before = int(progress.computed[state.running[at]])
+        context += before + 1
+        add_to_batch(state.batch, 1, before, cost.window, cost.decode_threshold)
     phase = state.phase
     now = float(state.clock[0])
     passed = 0
@@ -142,7 +156,9 @@ def jump(
             take_block(state, int(state.by_phase[at]))
         for at in range(phase[after], phase[after + 1]):
             _hash_next(state, int(state.by_phase[at]))
-        seconds = step_seconds(cost, running, running, context, context)
+        if passed > 0:
+            grow_batch(state.batch, _below(state, cost.window, passed))
+        seconds = step_seconds(cost.coefficients, state.batch)
         if len(state.log) > 0:
             write_row(state, now, seconds, running, running, context, 0)
         now = now + seconds

@@ -5,12 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from kvsched.kernel.heap import SIZE, heap_peek, heap_push
 from kvsched.kernel.table import NONE
 from kvsched.serve.blocks import free_blocks
-from kvsched.serve.hooks import moves, queue_key, step_seconds
+from kvsched.serve.cost import Cost
+from kvsched.serve.hooks import (
+    add_to_batch,
+    clear_batch,
+    idle_seconds,
+    moves,
+    queue_key,
+    step_seconds,
+)
 from kvsched.serve.jump import jump, write_row
 from kvsched.serve.schedule import BAD_PLACE, prefill_cap, schedule_running, schedule_waiting
 from kvsched.serve.state import (
@@ -155,7 +162,7 @@ def _finish(state: State, rules: Rules, now: float, end: float) -> None:
 
 
 def _step(
-    state: State, rules: Rules, own: Any, cost: NDArray[np.float64], now: float
+    state: State, rules: Rules, own: Any, cost: Cost, now: float
 ) -> int:
     """Make one step; return MORE, or what is wrong."""
     progress = state.progress
@@ -172,7 +179,7 @@ def _step(
     tokens = 0
     ran = 0
     context = 0
-    pairs = 0
+    clear_batch(state.batch)
     for at in range(counts[RUNNING_COUNT]):
         request = int(state.running[at])
         given = int(progress.given[request])
@@ -183,13 +190,15 @@ def _step(
             ran += 1
             tokens += given
             context += before + given
-            pairs += given * before + given * (given + 1) // 2
+            add_to_batch(state.batch, given, before, cost.window, cost.decode_threshold)
     counts[RAN] = ran
     if ran == 0:
         if counts[PREEMPTED_NOW] == 0:
             return STALLED
         counts[EMPTY_STEPS] += 1
-    seconds = step_seconds(cost, tokens, ran, context, pairs)
+        seconds = idle_seconds(cost.coefficients)
+    else:
+        seconds = step_seconds(cost.coefficients, state.batch)
     if len(state.log) > 0:
         write_row(state, now, seconds, tokens, ran, context, counts[PREEMPTED_NOW])
     counts[STEPS] += 1
@@ -203,7 +212,7 @@ def run_steps(
     state: State,
     rules: Rules,
     own: Any,
-    cost: NDArray[np.float64],
+    cost: Cost,
     most_steps: int,
     horizon_s: float,
     jumps: bool,

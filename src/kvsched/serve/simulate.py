@@ -17,7 +17,7 @@ from kvsched.foundation.jit import bind, compilation_enabled
 from kvsched.kernel.heap import heap_peek
 from kvsched.replay.generated import computed_tokens, held_blocks
 from kvsched.replay.run import check_capacity
-from kvsched.serve import hooks
+from kvsched.serve.cost import Cost, StepCost
 from kvsched.serve.loop import DONE, HORIZON, LOG_FULL, MISPLACED, MORE, STALLED, run_steps
 from kvsched.serve.orders.base import QueueOrder
 from kvsched.serve.orders.registry import make_order
@@ -67,8 +67,6 @@ REASONS = {
     NOT_IN_ONE_STEP: "without chunked prefill it needs more than max_num_batched_tokens",
 }
 """Why a request is rejected."""
-
-StepSeconds = Callable[[Any, int, int, int, int], float]
 
 
 class StalledError(KvschedError):
@@ -129,13 +127,11 @@ def prepare(trace: Trace, settings: Settings) -> Asked:
 _loops: dict[tuple[Any, ...], Callable[..., int]] = {}
 
 
-def bound_loop(
-    order: type[QueueOrder], step_seconds: StepSeconds, compiled: bool
-) -> Callable[..., int]:
-    """Return the loop with an order's hooks and a step's time in it, bound once a process."""
-    how = (order, step_seconds, compiled)
+def bound_loop(order: type[QueueOrder], cost: StepCost, compiled: bool) -> Callable[..., int]:
+    """Return the loop with an order's hooks and a step's cost in it, bound once a process."""
+    names = {**order.hooks(), **cost.bound()}
+    how = (order, *cost.bound().values(), compiled)
     if how not in _loops:
-        names = {**order.hooks(), "step_seconds": step_seconds}
         _loops[how] = bind(run_steps, names, compiled)
     return _loops[how]
 
@@ -271,7 +267,7 @@ def _run(
     state: State,
     rules: Rules,
     own: Any,
-    cost: Float64s,
+    cost: Cost,
     horizon: float,
     jumps: bool,
     capacity: int,
@@ -307,9 +303,8 @@ def simulate(
     trace: Trace,
     settings: Settings,
     *,
-    cost: Float64s,
+    cost: StepCost,
     order: str | QueueOrder | type[QueueOrder] = "fcfs",
-    step_seconds: StepSeconds = hooks.step_seconds,
     speedup: float = 1.0,
     concurrency: int | None = None,
     horizon_s: float | None = None,
@@ -320,11 +315,9 @@ def simulate(
     """Serve ``trace`` with one engine, step by step, as vLLM v1's scheduler does.
 
     Requests arrive at the trace's times over ``speedup``, or, with a ``concurrency``, each when
-    one before it has ended. ``step_seconds(cost, tokens, sequences, context, pairs)`` gives the
-    seconds of a step (`kvsched.serve.hooks`); by default ``cost`` are four coefficients: of a
-    step, of a token, of a token of context, of a pair of query and key. ``horizon_s`` ends the
-    run; who has not ended then is unfinished. ``jumps=False`` makes every step by itself: the
-    same result, later.
+    one before it has ended. ``cost`` gives the seconds of a step (`kvsched.serve.cost`).
+    ``horizon_s`` ends the run; who has not ended then is unfinished. ``step_log`` keeps a row a
+    step. ``jumps=False`` makes every step by itself: the same result, later.
 
     What can never fit is rejected before the run. Cost: O(running) a step, and O(1) a block that
     moves. Memory: 16 bytes a block of every request, and 20 a node. Raises UsageError for
@@ -346,10 +339,10 @@ def simulate(
     state = new_state(asked.work, arrival_s, known, asked.nodes, capacity, rules, rows, blocks)
     state.progress.status[asked.reason != NO_REASON] = REJECTED
     compiled = compilation_enabled() if compiled is None else compiled
-    loop = bound_loop(type(chosen), step_seconds, compiled)
+    loop = bound_loop(type(chosen), cost, compiled)
     horizon = np.inf if horizon_s is None else float(horizon_s)
     own = chosen.prepare(asked.trace)
-    state = _run(loop, state, rules, own, np.asarray(cost, np.float64), horizon, jumps, capacity)
+    state = _run(loop, state, rules, own, cost.arrays(), horizon, jumps, capacity)
     return _result(asked, settings, chosen, state, horizon_s)
 
 

@@ -63,6 +63,9 @@ EMPTY_STEPS = 18
 """Steps that computed nothing, for the running requests preempted each other."""
 COUNTS = 19
 
+BATCH = 10
+"""Sums that a step's time may depend on."""
+
 # Columns of the step log.
 LOG_START_S = 0
 LOG_SECONDS = 1
@@ -165,6 +168,8 @@ class State(NamedTuple):
     """(block_size+2,) where each phase's requests begin in ``by_phase``; used within a jump."""
     by_phase: Int32s
     """(S+1,) running requests by the step in which they need a block."""
+    batch: Float64s
+    """(BATCH,) sums over what a step computes, for its time."""
     log: Float64s
     """(L, LOG_COLUMNS) one row a step; of length 0 when nobody asked."""
 
@@ -239,5 +244,6 @@ def new_state(
         admitted=lists[3],
         phase=np.zeros(rules.block_size + 2, np.int32),
         by_phase=lists[4],
+        batch=np.zeros(BATCH),
         log=np.zeros((log_rows, LOG_COLUMNS)),
     )
