@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import gzip
+import itertools
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -91,7 +91,7 @@ def _in_order(links: Any, found: Any) -> int:
 
 
 class Ours:
-    """Our engine over a workload; ``names`` break rules in the loop, ``change`` in what is asked."""
+    """Our engine over a workload; ``names`` and ``change`` break rules of it."""
 
     def __init__(
         self, work: Work, compiled: bool, names: dict[str, Any] | None = None, change: Any = None
@@ -126,9 +126,7 @@ class Ours:
         state = self.state
         while True:
             before = int(state.counts[STEPS])
-            status = self.loop(
-                state, self.rules, self.own, self.cost, 1, np.inf, jumps
-            )
+            status = self.loop(state, self.rules, self.own, self.cost, 1, np.inf, jumps)
             if state.counts[STEPS] == before:
                 assert status == DONE, f"the loop ended with {status}"
                 return

@@ -138,4 +138,6 @@ def mooncake(path: Path, count: int) -> list[Request]:
 def mooncake_times(path: Path, count: int) -> list[int]:
     """Read the times of the first ``count`` requests of a Mooncake trace, in ms."""
     with path.open(encoding="utf-8") as stream:
-        return [json.loads(line)["timestamp"] for line, _ in zip(stream, range(count), strict=False)]
+        return [
+            json.loads(line)["timestamp"] for line, _ in zip(stream, range(count), strict=False)
+        ]

@@ -33,7 +33,7 @@ class StepCost:
     """
 
     coefficients: Float64s
-    """What ``step_seconds`` gets; of the linear time four: a step, a token, a token read, a pair."""
+    """What ``step_seconds`` gets; the linear time: of a step, a token, a token read, a pair."""
     window: int = 0
     decode_threshold: int = 1
     hooks: Mapping[str, Callable[..., Any]] = field(default_factory=dict)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from kvsched.replay.vllm import cache_block
 from kvsched.serve.blocks import take_block
 from kvsched.serve.cost import Cost
 from kvsched.serve.hooks import add_to_batch, clear_batch, grow_batch, moves, step_seconds
@@ -31,7 +32,6 @@ from kvsched.serve.state import (
     State,
     waiting_count,
 )
-from kvsched.replay.vllm import cache_block
 
 LEAST = 4
 """Steps that a jump must be able to pass: fewer are made one by one for less."""
@@ -110,9 +110,7 @@ def _hash_next(state: State, request: int) -> None:
         hashed[request] += 1
 
 
-def jump(
-    state: State, rules: Rules, cost: Cost, most_steps: int, until_s: float
-) -> int:
+def jump(state: State, rules: Rules, cost: Cost, most_steps: int, until_s: float) -> int:
     """Pass steps in which every running request decodes one token; return how many.
 
     Stops before a step in which somebody ends, arrives (``until_s``), lacks a block, or could be

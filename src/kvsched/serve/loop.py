@@ -132,7 +132,7 @@ def _sift(state: State, row: int, count: int) -> None:
     state.waiting.place[request] = row
 
 
-def _finish(state: State, rules: Rules, now: float, end: float) -> None:
+def _finish(state: State, rules: Rules, end: float) -> None:
     """Count what the step computed; who has all tokens ends, in the running list's order."""
     progress = state.progress
     counts = state.counts
@@ -153,7 +153,8 @@ def _finish(state: State, rules: Rules, now: float, end: float) -> None:
                 _turn(state, rules, end)
                 counts[REFUSED] = 0
                 continue
-        if progress.tokens[request] - progress.computed[request] > 1:
+        left = progress.tokens[request] - progress.computed[request]
+        if left > 1 or progress.first_token_s[request] < 0:
             chunks += 1
         state.running[kept] = request
         kept += 1
@@ -161,9 +162,7 @@ def _finish(state: State, rules: Rules, now: float, end: float) -> None:
     counts[CHUNKS] = chunks
 
 
-def _step(
-    state: State, rules: Rules, own: Any, cost: Cost, now: float
-) -> int:
+def _step(state: State, rules: Rules, own: Any, cost: Cost, now: float) -> int:
     """Make one step; return MORE, or what is wrong."""
     progress = state.progress
     counts = state.counts
@@ -204,7 +203,7 @@ def _step(
     counts[STEPS] += 1
     counts[TOKENS] += tokens
     state.clock[0] = now + seconds
-    _finish(state, rules, now, float(state.clock[0]))
+    _finish(state, rules, float(state.clock[0]))
     return MORE
 
 

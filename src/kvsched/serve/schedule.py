@@ -95,7 +95,10 @@ def schedule_running(
             tokens = cap
         tokens = min(tokens, budget)
         reach = int(progress.computed[request]) + tokens
-        need = blocks_of(reach, size) - int(progress.blocks[request])
+        need = 0
+        # A division costs more than all else that a decode needs.
+        if reach > int(progress.blocks[request]) * size:
+            need = blocks_of(reach, size) - int(progress.blocks[request])
         itself = False
         while need > counts[FREE_BLOCKS]:
             place = int(preempted_place(state, own, request, now))
@@ -116,7 +119,8 @@ def schedule_running(
             break
         for _ in range(need):
             take_block(state, request)
-        hash_blocks(state, request, reach, size)
+        if reach >= (int(progress.hashed[request]) + 1) * size:
+            hash_blocks(state, request, reach, size)
         progress.given[request] = tokens
         budget -= tokens
         at += 1

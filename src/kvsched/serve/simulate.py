@@ -29,6 +29,7 @@ from kvsched.serve.state import (
     FINISHED,
     FREE_BLOCKS,
     JUMPED,
+    KNOWN_ARRIVALS,
     LOG_COLUMNS,
     LOGGED,
     NEVER_S,
@@ -172,12 +173,14 @@ class Simulation:
     @property
     def finished(self) -> NDArray[np.bool_]:
         """(R,) whether each has finished."""
-        return self.status == FINISHED
+        found: NDArray[np.bool_] = self.status == FINISHED
+        return found
 
     @property
     def rejected(self) -> NDArray[np.bool_]:
         """(R,) whether each was rejected."""
-        return self.status == REJECTED
+        found: NDArray[np.bool_] = self.status == REJECTED
+        return found
 
     @property
     def unfinished(self) -> NDArray[np.bool_]:
@@ -354,7 +357,7 @@ def _result(
     def moments(column: Float64s) -> Float64s:
         return np.where(column == NEVER_S, np.nan, column)
 
-    arrived = np.arange(len(asked.trace)) < state.counts[3]
+    arrived = np.arange(len(asked.trace)) < state.counts[KNOWN_ARRIVALS]
     counts = state.counts[:COUNTS].copy()
     return Simulation(
         trace=asked.trace,

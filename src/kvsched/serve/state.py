@@ -48,7 +48,7 @@ JUMPED = 8
 LOGGED = 9
 """Rows written of the step log."""
 CHUNKS = 10
-"""Running requests that will not decode in the next step, but compute more than one token."""
+"""Running requests that have no token yet, or compute more than one in the next step."""
 REFUSED = 11
 """1 while the head of the queue was refused memory and nothing has changed since."""
 PREEMPTIONS = 12

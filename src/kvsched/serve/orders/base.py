@@ -14,7 +14,7 @@ from kvsched.trace.model import Trace
 
 
 class QueueOrder:
-    """Base of all orders: first come, first served, as `kvsched.serve.hooks` documents its hooks."""
+    """Base of all orders: first come, first served; `kvsched.serve.hooks` says what hooks do."""
 
     name: ClassVar[str] = ""
     source: ClassVar[str] = "user"
@@ -26,7 +26,7 @@ class QueueOrder:
     queue_key: ClassVar[Any] = staticmethod(hooks.queue_key)
     preempted_place: ClassVar[Any] = staticmethod(hooks.preempted_place)
 
-    def prepare(self, trace: Trace) -> Any:  # noqa: ARG002  # for those that keep something
+    def prepare(self, trace: Trace) -> Any:
         """Return the arrays that the hooks get as ``own``: a NamedTuple of arrays, or an array."""
         return np.zeros(0)
 

@@ -8,12 +8,12 @@ from kvsched.serve.orders.base import QueueOrder
 from kvsched.serve.state import RUNNING_COUNT, State
 
 
-def queue_key(state: State, own: Any, request: int, now: float) -> int:  # noqa: ARG001
-    """vLLM's priority: a smaller one goes first."""
+def queue_key(state: State, own: Any, request: int, now: float) -> int:
+    """Return the priority as vLLM has it: a smaller one goes first."""
     return int(state.work.priority[request])
 
 
-def preempted_place(state: State, own: Any, request: int, now: float) -> int:  # noqa: ARG001
+def preempted_place(state: State, own: Any, request: int, now: float) -> int:
     """Return the place of the largest (priority, arrival), the first of equals. O(running)."""
     best = 0
     for at in range(1, state.counts[RUNNING_COUNT]):
