@@ -34,6 +34,7 @@ BENCHMARKS = {
     "sampling": "sampling",
     "live": "live",
     "live-latency": "live_latency",
+    "serve": "serve",
     "sampling-memory": "sampling_memory",
     "live-soak": "live_soak",
     "live-memory": "live_memory",
