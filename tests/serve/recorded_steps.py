@@ -110,7 +110,7 @@ class Ours:
         arrival_s = trace.time_s - trace.time_s[0]
         self.first = work.asked[0].step
         self.state: State = new_state(
-            told, arrival_s, len(trace), asked.nodes, capacity, self.rules
+            told, arrival_s, len(trace), asked.held.trace.nodes, capacity, self.rules
         )
         self.own = order.prepare(trace)
         self.cost = ONE_SECOND_A_STEP.arrays()

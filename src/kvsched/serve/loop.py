@@ -26,6 +26,7 @@ from kvsched.serve.state import (
     CHUNKS,
     EMPTY_STEPS,
     ENDED,
+    FAULT,
     FINISHED,
     KNOWN_ARRIVALS,
     LOGGED,
@@ -55,6 +56,8 @@ STALLED = 4
 """Nothing runs, somebody waits, and nobody can be admitted: no later step would differ."""
 MISPLACED = 5
 """An order named a place in the running list that does not exist."""
+NO_VICTIM = 6
+"""A policy named no evictable node where a block had to leave."""
 
 
 def _turn(state: State, rules: Rules, now: float) -> None:
@@ -241,8 +244,13 @@ def run_steps(
             continue
         if jumps and counts[CHUNKS] == 0 and counts[RUNNING_COUNT] > 0:
             until = min(_next_arrival_s(state), horizon_s)
-            if jump(state, rules, cost, int(last - counts[STEPS]), until) > 0:
+            passed = jump(state, rules, cost, int(last - counts[STEPS]), until)
+            if counts[FAULT] != 0:
+                return NO_VICTIM
+            if passed > 0:
                 continue
         status = _step(state, rules, own, cost, now)
+        if counts[FAULT] != 0:
+            return NO_VICTIM
         if status != MORE:
             return status

@@ -15,10 +15,24 @@ from numpy.typing import NDArray
 from kvsched.foundation.errors import KvschedError, UsageError
 from kvsched.foundation.jit import bind, compilation_enabled
 from kvsched.kernel.heap import heap_peek
-from kvsched.replay.generated import computed_tokens, held_blocks
+from kvsched.kernel.table import empty_table
+from kvsched.policy.base import Policy, Setup
+from kvsched.policy.registry import make
+from kvsched.replay.generated import Held, computed_tokens, held_blocks
 from kvsched.replay.run import check_capacity
+from kvsched.replay.vllm import FreeList
 from kvsched.serve.cost import Cost, StepCost
-from kvsched.serve.loop import DONE, HORIZON, LOG_FULL, MISPLACED, MORE, STALLED, run_steps
+from kvsched.serve.loop import (
+    DONE,
+    HORIZON,
+    LOG_FULL,
+    MISPLACED,
+    MORE,
+    NO_VICTIM,
+    STALLED,
+    run_steps,
+)
+from kvsched.serve.nodes import MEMORY
 from kvsched.serve.orders.base import QueueOrder
 from kvsched.serve.orders.registry import make_order
 from kvsched.serve.settings import Settings
@@ -26,6 +40,7 @@ from kvsched.serve.state import (
     COUNTS,
     EMPTY_STEPS,
     EVICTIONS,
+    FAULT,
     FINISHED,
     FREE_BLOCKS,
     JUMPED,
@@ -81,7 +96,8 @@ class Asked:
     trace: Trace
     """With the answers cut to ``max_model_len``, and no answer empty."""
     work: Work
-    nodes: int
+    held: Held
+    """Nodes of all that requests hold, and what is stored of each."""
     reason: NDArray[np.int8]
     """(R,) why each is rejected before the run, 0 where it is not."""
 
@@ -122,19 +138,52 @@ def prepare(trace: Trace, settings: Settings) -> Asked:
         limit=held.limit if cached else nothing,
         kept=held.kept if cached else nothing,
     )
-    return Asked(cut, work, held.trace.nodes, reason)
+    return Asked(cut, work, held, reason)
 
 
 _loops: dict[tuple[Any, ...], Callable[..., int]] = {}
 
 
-def bound_loop(order: type[QueueOrder], cost: StepCost, compiled: bool) -> Callable[..., int]:
-    """Return the loop with an order's hooks and a step's cost in it, bound once a process."""
+def bound_loop(
+    order: type[QueueOrder], cost: StepCost, policy: Policy | None, compiled: bool
+) -> Callable[..., int]:
+    """Return the loop with an order's hooks, a step's cost and a policy's hooks in it.
+
+    Bound once a process. Without a policy the memory is vLLM's block pool.
+    """
     names = {**order.hooks(), **cost.bound()}
-    how = (order, *cost.bound().values(), compiled)
+    how = (order, *cost.bound().values(), None if policy is None else type(policy), compiled)
+    if policy is not None:
+        names |= {**MEMORY, **policy.hooks()}
     if how not in _loops:
         _loops[how] = bind(run_steps, names, compiled)
     return _loops[how]
+
+
+def _eviction(policy: str | Policy | type[Policy] | None, trace: Trace) -> Policy | None:
+    """Return who decides what leaves; None for vLLM's own free list."""
+    if policy is None or policy in (FreeList, FreeList.name) or isinstance(policy, FreeList):
+        return None
+    chosen = make(policy).live_form()
+    chosen.check(trace)
+    return chosen
+
+
+def _memory(asked: Asked, policy: Policy | None, settings: Settings) -> dict[str, Any]:
+    """Return what `new_state` needs for the memory: blocks, or a policy's arrays over nodes."""
+    held = asked.held.trace
+    if policy is None:
+        # No more blocks are ever used than are asked for: with as many nobody is preempted.
+        return {"blocks": min(settings.num_gpu_blocks, max(held.references, 1))}
+    setup = Setup(
+        held.nodes,
+        settings.num_gpu_blocks,
+        held.block_size,
+        held,
+        hit_limit=asked.work.limit,
+    )
+    table = empty_table(held.parent, held.depth, held.tokens)
+    return {"table": table, "policy": policy.prepare(setup)}
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -149,6 +198,8 @@ class Simulation:
     """With answers cut to ``max_model_len`` and at least 1 token, as they were simulated."""
     settings: Settings
     order: QueueOrder
+    policy: Policy | None
+    """Who decided what left; None for vLLM's own free list."""
     status: NDArray[np.int8]
     """(R,) `kvsched.serve.state`'s EXPECTED, WAITING, RUNNING, FINISHED or REJECTED."""
     reason: NDArray[np.int8]
@@ -287,6 +338,12 @@ def _run(
             raise StalledError(_stalled(state, capacity))
         elif status == MISPLACED:
             raise UsageError("the order named a place in the running list that does not exist")
+        elif status == NO_VICTIM:
+            request = int(state.counts[FAULT]) - 1
+            raise UsageError(
+                f"the policy's victim for request {request} (from 0) is no evictable node: return "
+                "a resident leaf that nobody holds"
+            )
         elif status != MORE:
             raise AssertionError(f"the loop ended with {status}")
 
@@ -308,6 +365,7 @@ def simulate(
     *,
     cost: StepCost,
     order: str | QueueOrder | type[QueueOrder] = "fcfs",
+    policy: str | Policy | type[Policy] | None = None,
     speedup: float = 1.0,
     concurrency: int | None = None,
     horizon_s: float | None = None,
@@ -319,6 +377,7 @@ def simulate(
 
     Requests arrive at the trace's times over ``speedup``, or, with a ``concurrency``, each when
     one before it has ended. ``cost`` gives the seconds of a step (`kvsched.serve.cost`).
+    ``policy`` decides which cached block leaves, None as vLLM's free list.
     ``horizon_s`` ends the run; who has not ended then is unfinished. ``step_log`` keeps a row a
     step. ``jumps=False`` makes every step by itself: the same result, later.
 
@@ -337,20 +396,26 @@ def simulate(
     arrival_s, known = _arrivals(trace, speedup, concurrency)
     rules = settings.rules(trace.block_size, closed_loop=concurrency is not None)
     rows = ROWS if step_log else 0
-    # No more blocks are ever used than are asked for: where there are as many, nobody is preempted.
-    blocks = min(capacity, max(len(asked.work.chains), 1))
-    state = new_state(asked.work, arrival_s, known, asked.nodes, capacity, rules, rows, blocks)
+    evicts = _eviction(policy, trace)
+    memory = _memory(asked, evicts, settings)
+    nodes = asked.held.trace.nodes
+    state = new_state(asked.work, arrival_s, known, nodes, capacity, rules, rows, **memory)
     state.progress.status[asked.reason != NO_REASON] = REJECTED
     compiled = compilation_enabled() if compiled is None else compiled
-    loop = bound_loop(type(chosen), cost, compiled)
+    loop = bound_loop(type(chosen), cost, evicts, compiled)
     horizon = np.inf if horizon_s is None else float(horizon_s)
     own = chosen.prepare(asked.trace)
     state = _run(loop, state, rules, own, cost.arrays(), horizon, jumps, capacity)
-    return _result(asked, settings, chosen, state, horizon_s)
+    return _result(asked, settings, chosen, evicts, state, horizon_s)
 
 
 def _result(
-    asked: Asked, settings: Settings, order: QueueOrder, state: State, horizon_s: float | None
+    asked: Asked,
+    settings: Settings,
+    order: QueueOrder,
+    policy: Policy | None,
+    state: State,
+    horizon_s: float | None,
 ) -> Simulation:
     progress = state.progress
 
@@ -363,6 +428,7 @@ def _result(
         trace=asked.trace,
         settings=settings,
         order=order,
+        policy=policy,
         status=progress.status,
         reason=asked.reason,
         arrival_s=np.where(arrived, progress.arrival_s, np.nan),

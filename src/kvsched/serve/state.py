@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvsched.kernel.heap import HOLE, SIZE, Heap, empty_heap
+from kvsched.kernel.table import NONE, Table
 from kvsched.replay.vllm import Pool, empty_pool
 
 Int8s = NDArray[np.int8]
@@ -61,7 +62,17 @@ TOKENS = 17
 """Tokens computed, again where a preemption lost them."""
 EMPTY_STEPS = 18
 """Steps that computed nothing, for the running requests preempted each other."""
-COUNTS = 19
+RESIDENT = 19
+"""Nodes that are cached, where a policy decides who leaves; as the next four."""
+PRIVATE = 20
+"""Blocks that hold no node."""
+RANK = 21
+"""The next rank that is given."""
+CURRENT = 22
+"""The request that began or went on last, NONE after one was released."""
+FAULT = 23
+"""0, or 1 more than the request for which the policy named no evictable node."""
+COUNTS = 24
 
 BATCH = 10
 """Sums that a step's time may depend on."""
@@ -137,6 +148,8 @@ class Progress(NamedTuple):
     first_hit: Int64s
     """Tokens hit at its first admission."""
     preemptions: Int32s
+    rank: Int64s
+    """Rank of its root, where a policy decides who leaves."""
 
 
 class State(NamedTuple):
@@ -155,7 +168,13 @@ class State(NamedTuple):
     pool: Pool
     """Physical blocks; its table holds every request's, at its chain's places."""
     references: Int32s
-    """(C,) requests that hold each block."""
+    """(C,) requests that hold each block; (N,) each node, where a policy decides who leaves."""
+    capacity: Int64s
+    """(1,) blocks."""
+    table: Any
+    """`kvsched.kernel.table.Table` of all nodes, where a policy decides who leaves; else none."""
+    policy: Any
+    """The policy's own arrays."""
     ran: Int32s
     """(S+1,) requests of the last step."""
     ran_tokens: Int32s
@@ -204,6 +223,7 @@ def new_progress(arrival_s: Float64s) -> Progress:
         hit=whole(),
         first_hit=whole(),
         preemptions=whole(np.int32),
+        rank=whole(),
     )
 
 
@@ -216,18 +236,25 @@ def new_state(
     rules: Rules,
     log_rows: int = 0,
     blocks: int | None = None,
+    table: Table | None = None,
+    policy: Any = None,
 ) -> State:
     """Return an engine without a request. O(R + B + N + C).
 
     ``nodes`` are those of ``work.chains``; the first ``known_arrivals`` of ``arrival_s`` hold.
     The first ``blocks`` of the capacity are kept in memory: as many as are ever used, or more.
+    With a ``table`` and a ``policy``'s arrays there is no pool.
     """
     blocks = capacity if blocks is None else blocks
+    places = len(work.chains)
+    if table is not None:
+        blocks, nodes, places = 0, 0, 0
     requests = len(work.prompt)
     seats = min(rules.max_num_seqs, requests) + 1
     counts = np.zeros(COUNTS, np.int64)
     counts[FREE_BLOCKS] = capacity
     counts[KNOWN_ARRIVALS] = known_arrivals
+    counts[CURRENT] = NONE
     lists = [np.zeros(seats, np.int32) for _ in range(6)]
     return State(
         work=work,
@@ -236,8 +263,11 @@ def new_state(
         clock=np.zeros(1),
         running=lists[0],
         waiting=empty_heap(requests, requests),
-        pool=empty_pool(blocks, nodes, len(work.chains)),
-        references=np.zeros(blocks, np.int32),
+        pool=empty_pool(blocks, nodes, places),
+        references=np.zeros(blocks if table is None else len(table.parent), np.int32),
+        capacity=np.array([capacity], np.int64),
+        table=table,
+        policy=policy,
         ran=lists[1],
         ran_tokens=lists[5],
         preempted=lists[2],
