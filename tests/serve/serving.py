@@ -35,6 +35,8 @@ def work(draw: st.DrawFn, requests: int = 12) -> Trace:
     gaps = draw(st.lists(st.sampled_from([0.0, 0.5, 3.0, 90.0]), min_size=count, max_size=count))
     return dataclasses.replace(
         trace,
+        # An empty prompt is rejected, where the sequential replay lets it hold what it generates.
+        input_tokens=np.maximum(trace.input_tokens, 1),
         output_tokens=np.array(outputs, np.int64),
         time_s=np.cumsum(np.array(gaps)),
     )
