@@ -7,8 +7,9 @@ from typing import Any
 
 from inputs import conversation, conversation_path
 from kvsched.serve.cost import linear_cost
+from kvsched.serve.result import Simulation
 from kvsched.serve.settings import Settings
-from kvsched.serve.simulate import Simulation, simulate
+from kvsched.serve.simulate import simulate
 from kvsched.trace.slice import slice_trace
 from live import on_one_core
 from measure import Section, Side, alternate, at_least

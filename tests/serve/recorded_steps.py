@@ -16,11 +16,11 @@ from serve_workload import Step, Work
 
 from kvsched.foundation.jit import bind, hot
 from kvsched.kernel.linked import BEHIND
+from kvsched.serve.asked import prepare
 from kvsched.serve.cost import linear_cost
 from kvsched.serve.loop import DONE, MORE, run_steps
 from kvsched.serve.orders.registry import make_order
 from kvsched.serve.settings import Settings
-from kvsched.serve.simulate import prepare
 from kvsched.serve.state import (
     ADMITTED_NOW,
     PREEMPTED_NOW,

@@ -9,8 +9,8 @@ import numpy as np
 from factory import make_trace, traces
 from hypothesis import strategies as st
 
+from kvsched.serve.result import Simulation
 from kvsched.serve.settings import Settings
-from kvsched.serve.simulate import Simulation
 from kvsched.trace.model import Trace
 
 COLUMNS = (

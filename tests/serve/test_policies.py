@@ -17,11 +17,12 @@ from kvsched.kernel.table import NONE
 from kvsched.policy.lru import LRU
 from kvsched.policy.registry import built_in
 from kvsched.replay.vllm import FreeList
+from kvsched.serve.asked import NO_REASON, prepare
 from kvsched.serve.cost import StepCost, linear_cost
 from kvsched.serve.loop import DONE
 from kvsched.serve.orders.fcfs import FCFS
 from kvsched.serve.settings import Settings
-from kvsched.serve.simulate import NO_REASON, _eviction, _memory, bound_loop, prepare, simulate
+from kvsched.serve.simulate import _eviction, _memory, bound_loop, simulate
 from kvsched.serve.state import FREE_BLOCKS, PRIVATE, REJECTED, RESIDENT, State, new_state
 from kvsched.trace.model import Trace
 

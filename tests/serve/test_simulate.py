@@ -16,17 +16,18 @@ from serving import plain, same, settings, work
 import kvsched
 from kvsched.foundation.errors import UsageError
 from kvsched.serve import simulate
-from kvsched.serve.cost import StepCost, linear_cost
-from kvsched.serve.orders.base import QueueOrder
-from kvsched.serve.settings import Settings, device_defaults
-from kvsched.serve.simulate import (
+from kvsched.serve.asked import (
     EMPTY_PROMPT,
     NEVER_FITS,
     NOT_IN_ONE_STEP,
     PROMPT_TOO_LONG,
-    StalledError,
     prepare,
 )
+from kvsched.serve.cost import StepCost, linear_cost
+from kvsched.serve.orders.base import QueueOrder
+from kvsched.serve.result import Simulation
+from kvsched.serve.settings import Settings, device_defaults
+from kvsched.serve.simulate import StalledError
 from kvsched.serve.state import (
     LOG_FREE,
     LOG_RUNNING,
@@ -90,7 +91,7 @@ def test_who_can_never_fit_is_named_before_the_run() -> None:
     assert prepare(empty, told).reason[0] == EMPTY_PROMPT
 
 
-def check(found: simulate.Simulation, concurrency: int | None) -> None:
+def check(found: Simulation, concurrency: int | None) -> None:
     """Nothing is lost, and time does not go back."""
     total = found.summary()
     assert total["finished"] + total["rejected"] + total["unfinished"] == total["requests"]
@@ -277,6 +278,31 @@ def test_an_order_of_ones_own(compiled: bool) -> None:
     assert np.argsort(found.finished_s).tolist() == [5, 4, 3, 2, 1, 0]
     moving = simulate.simulate(trace, told, cost=COST, order=ByWait(), compiled=compiled)
     assert np.argsort(moving.finished_s).tolist() == [0, 2, 5, 1, 4, 3]
+
+
+class Counting(QueueOrder):
+    """It counts the tokens that every request computes."""
+
+    name = "counting"
+    watches = True
+
+    @staticmethod
+    def on_ran(state: Any, own: Any, request: int, tokens: int) -> None:
+        own[request] += tokens
+
+    def prepare(self, trace: Trace) -> Any:
+        self.seen = np.zeros(len(trace), np.int64)
+        return self.seen
+
+
+@pytest.mark.parametrize("jumps", [True, False])
+def test_an_order_sees_what_is_computed(jumps: bool) -> None:
+    trace = plain([(1, 60), (2, 80), (3, 40), (1, 90)])
+    told = Settings(num_gpu_blocks=100, max_num_seqs=3, max_num_batched_tokens=64)
+    order = Counting()
+    found = simulate.simulate(trace, told, cost=COST, order=order, jumps=jumps, compiled=False)
+    assert order.seen.tolist() == (trace.input_tokens + trace.output_tokens - 1).tolist()
+    assert (found.jumped_steps > 0) is jumps
 
 
 def test_keys_that_move_are_jumped_over_exactly() -> None:

@@ -21,6 +21,12 @@ resumes_first = True
 moves = False
 """Whether keys change while requests wait: `queue_key` is then asked anew before each step that
 can admit one."""
+watches = False
+"""Whether `on_ran` is called."""
+
+
+def on_ran(state: State, own: Any, request: int, tokens: int) -> None:
+    """So many tokens of a request were computed, in one step or in several; it may have ended."""
 
 
 def queue_key(state: State, own: Any, request: int, now: float) -> int:

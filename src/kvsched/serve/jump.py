@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from kvsched.serve.blocks import extend
 from kvsched.serve.cost import Cost
-from kvsched.serve.hooks import add_to_batch, clear_batch, grow_batch, moves, step_seconds
+from kvsched.serve.hooks import (
+    add_to_batch,
+    clear_batch,
+    grow_batch,
+    moves,
+    on_ran,
+    step_seconds,
+    watches,
+)
 from kvsched.serve.state import (
     ADMITTED_NOW,
     FREE_BLOCKS,
@@ -121,7 +131,7 @@ def _move_blocks(state: State, turn: int, after: int, passed: int, size: int) ->
         extend(state, request, int(state.progress.computed[request]) + passed + 1, size)
 
 
-def jump(state: State, rules: Rules, cost: Cost, most_steps: int, until_s: float) -> int:
+def jump(state: State, rules: Rules, own: Any, cost: Cost, most_steps: int, until_s: float) -> int:
     """Pass steps in which every running request decodes one token; return how many.
 
     Stops before a step in which somebody ends, arrives (``until_s``), lacks a block, or could be
@@ -187,4 +197,6 @@ def jump(state: State, rules: Rules, cost: Cost, most_steps: int, until_s: float
         state.ran_tokens[at] = 1
         progress.computed[request] += passed
         progress.tokens[request] += passed
+        if watches:
+            on_ran(state, own, int(request), passed)
     return passed

@@ -15,8 +15,10 @@ from kvsched.serve.hooks import (
     clear_batch,
     idle_seconds,
     moves,
+    on_ran,
     queue_key,
     step_seconds,
+    watches,
 )
 from kvsched.serve.jump import jump, write_row
 from kvsched.serve.schedule import BAD_PLACE, prefill_cap, schedule_running, schedule_waiting
@@ -135,7 +137,7 @@ def _sift(state: State, row: int, count: int) -> None:
     state.waiting.place[request] = row
 
 
-def _finish(state: State, rules: Rules, end: float) -> None:
+def _finish(state: State, rules: Rules, own: Any, end: float) -> None:
     """Count what the step computed; who has all tokens ends, in the running list's order."""
     progress = state.progress
     counts = state.counts
@@ -143,6 +145,8 @@ def _finish(state: State, rules: Rules, end: float) -> None:
     chunks = 0
     for at in range(counts[RUNNING_COUNT]):
         request = int(state.running[at])
+        if watches and progress.given[request] > 0:
+            on_ran(state, own, request, int(progress.given[request]))
         progress.computed[request] += progress.given[request]
         progress.given[request] = 0
         if progress.computed[request] == progress.tokens[request]:
@@ -206,7 +210,7 @@ def _step(state: State, rules: Rules, own: Any, cost: Cost, now: float) -> int:
     counts[STEPS] += 1
     counts[TOKENS] += tokens
     state.clock[0] = now + seconds
-    _finish(state, rules, float(state.clock[0]))
+    _finish(state, rules, own, float(state.clock[0]))
     return MORE
 
 
@@ -244,7 +248,7 @@ def run_steps(
             continue
         if jumps and counts[CHUNKS] == 0 and counts[RUNNING_COUNT] > 0:
             until = min(_next_arrival_s(state), horizon_s)
-            passed = jump(state, rules, cost, int(last - counts[STEPS]), until)
+            passed = jump(state, rules, own, cost, int(last - counts[STEPS]), until)
             if counts[FAULT] != 0:
                 return NO_VICTIM
             if passed > 0:

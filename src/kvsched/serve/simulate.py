@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
-import functools
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from kvsched.foundation.errors import KvschedError, UsageError
 from kvsched.foundation.jit import bind, compilation_enabled
@@ -18,9 +14,9 @@ from kvsched.kernel.heap import heap_peek
 from kvsched.kernel.table import empty_table
 from kvsched.policy.base import Policy, Setup
 from kvsched.policy.registry import make
-from kvsched.replay.generated import Held, computed_tokens, held_blocks
 from kvsched.replay.run import check_capacity
 from kvsched.replay.vllm import FreeList
+from kvsched.serve.asked import NO_REASON, Asked, prepare
 from kvsched.serve.cost import Cost, StepCost
 from kvsched.serve.loop import (
     DONE,
@@ -35,110 +31,35 @@ from kvsched.serve.loop import (
 from kvsched.serve.nodes import MEMORY
 from kvsched.serve.orders.base import QueueOrder
 from kvsched.serve.orders.registry import make_order
+from kvsched.serve.result import Simulation
 from kvsched.serve.settings import Settings
 from kvsched.serve.state import (
     COUNTS,
-    EMPTY_STEPS,
-    EVICTIONS,
     FAULT,
-    FINISHED,
     FREE_BLOCKS,
-    JUMPED,
     KNOWN_ARRIVALS,
     LOG_COLUMNS,
     LOGGED,
     NEVER_S,
-    PREEMPTIONS,
     REJECTED,
     RUNNING_COUNT,
     STEPS,
-    TOKENS,
+    Float64s,
     Rules,
     State,
-    Work,
     new_state,
     waiting_count,
 )
 from kvsched.trace.model import Trace
-
-Float64s = NDArray[np.float64]
-Int64s = NDArray[np.int64]
 
 AT_ONCE = 1 << 18
 """Steps between two looks at whether somebody has interrupted."""
 ROWS = 1 << 12
 """Rows that the step log begins with."""
 
-NO_REASON = 0
-EMPTY_PROMPT = 1
-PROMPT_TOO_LONG = 2
-NEVER_FITS = 3
-NOT_IN_ONE_STEP = 4
-
-REASONS = {
-    NO_REASON: "",
-    EMPTY_PROMPT: "its prompt is empty",
-    PROMPT_TOO_LONG: "its prompt reaches max_model_len",
-    NEVER_FITS: "it needs more blocks than there are",
-    NOT_IN_ONE_STEP: "without chunked prefill it needs more than max_num_batched_tokens",
-}
-"""Why a request is rejected."""
-
 
 class StalledError(KvschedError):
     """Nobody runs, somebody waits, and no later step would admit anyone."""
-
-
-@dataclass(frozen=True)
-class Asked:
-    """What the engine is asked, before it runs: every request's work, and who is rejected."""
-
-    trace: Trace
-    """With the answers cut to ``max_model_len``, and no answer empty."""
-    work: Work
-    held: Held
-    """Nodes of all that requests hold, and what is stored of each."""
-    reason: NDArray[np.int8]
-    """(R,) why each is rejected before the run, 0 where it is not."""
-
-
-def prepare(trace: Trace, settings: Settings) -> Asked:
-    """Return what ``trace`` asks of an engine. O(B). Raises UsageError for unequal blocks."""
-    if trace.unequal:
-        raise UsageError("an engine has blocks of one size; the trace's are unequal")
-    if len(trace) == 0:
-        raise UsageError("the trace has no request to simulate")
-    output = np.maximum(trace.output_tokens, 1)
-    reason = np.zeros(len(trace), np.int8)
-    reason[trace.input_tokens < 1] = EMPTY_PROMPT
-    if settings.max_model_len is not None:
-        too_long = trace.input_tokens >= settings.max_model_len
-        reason[too_long] = PROMPT_TOO_LONG
-        left = np.maximum(settings.max_model_len - trace.input_tokens, 1)
-        output = np.minimum(output, left)
-    cut = dataclasses.replace(trace, output_tokens=output)
-    held = held_blocks(cut, cache_generated=settings.cache_generated)
-    needed = held.trace.chain_blocks
-    reason[(reason == NO_REASON) & (needed > settings.num_gpu_blocks)] = NEVER_FITS
-    if not settings.enable_chunked_prefill:
-        most = computed_tokens(cut) > settings.max_num_batched_tokens
-        reason[(reason == NO_REASON) & most] = NOT_IN_ONE_STEP
-    count = len(trace)
-    priority = np.zeros(count, np.int64)
-    if trace.priority is not None:
-        priority -= trace.priority
-    cached = settings.enable_prefix_caching
-    nothing = np.zeros(count, np.int64)
-    work = Work(
-        prompt=cut.input_tokens.astype(np.int64),
-        output=output.astype(np.int64),
-        priority=priority,
-        starts=held.trace.starts,
-        chains=held.trace.chains,
-        limit=held.limit if cached else nothing,
-        kept=held.kept if cached else nothing,
-    )
-    return Asked(cut, work, held, reason)
 
 
 _loops: dict[tuple[Any, ...], Callable[..., int]] = {}
@@ -184,125 +105,6 @@ def _memory(asked: Asked, policy: Policy | None, settings: Settings) -> dict[str
     )
     table = empty_table(held.parent, held.depth, held.tokens)
     return {"table": table, "policy": policy.prepare(setup)}
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class Simulation:
-    """What a simulated engine did. Moments are seconds on the trace's clock, NaN where none.
-
-    R requests in the trace's order; every one is finished, rejected (`reason` says why) or
-    unfinished.
-    """
-
-    trace: Trace
-    """With answers cut to ``max_model_len`` and at least 1 token, as they were simulated."""
-    settings: Settings
-    order: QueueOrder
-    policy: Policy | None
-    """Who decided what left; None for vLLM's own free list."""
-    status: NDArray[np.int8]
-    """(R,) `kvsched.serve.state`'s EXPECTED, WAITING, RUNNING, FINISHED or REJECTED."""
-    reason: NDArray[np.int8]
-    """(R,) why it was rejected, a key of `REASONS`."""
-    arrival_s: Float64s
-    scheduled_s: Float64s
-    """(R,) start of the first step that it was in."""
-    first_token_s: Float64s
-    finished_s: Float64s
-    hit_tokens: Int64s
-    """(R,) prompt tokens hit when it was first admitted."""
-    generated_tokens: Int64s
-    preemptions: NDArray[np.int32]
-    counts: Int64s
-    """(COUNTS,) totals, by the names in `kvsched.serve.state`."""
-    end_s: float
-    """When the last step ended."""
-    horizon_s: float | None
-    step_log: Float64s | None
-    """(steps, LOG_COLUMNS) one row a step, where it was asked for."""
-
-    @property
-    def finished(self) -> NDArray[np.bool_]:
-        """(R,) whether each has finished."""
-        found: NDArray[np.bool_] = self.status == FINISHED
-        return found
-
-    @property
-    def rejected(self) -> NDArray[np.bool_]:
-        """(R,) whether each was rejected."""
-        found: NDArray[np.bool_] = self.status == REJECTED
-        return found
-
-    @property
-    def unfinished(self) -> NDArray[np.bool_]:
-        """(R,) whether each was neither finished nor rejected at the horizon."""
-        return ~self.finished & ~self.rejected
-
-    @property
-    def queued_s(self) -> Float64s:
-        """(R,) seconds from arrival to the first step, NaN where none."""
-        waited: Float64s = self.scheduled_s - self.arrival_s
-        return waited
-
-    @property
-    def ttft_s(self) -> Float64s:
-        """(R,) seconds from arrival to the first token, NaN where none."""
-        waited: Float64s = self.first_token_s - self.arrival_s
-        return waited
-
-    @property
-    def latency_s(self) -> Float64s:
-        """(R,) seconds from arrival to the last token, NaN where none."""
-        waited: Float64s = self.finished_s - self.arrival_s
-        return waited
-
-    @functools.cached_property
-    def tpot_s(self) -> Float64s:
-        """(R,) mean seconds between two tokens of an answer, NaN where it has fewer than two."""
-        between = self.trace.output_tokens - 1
-        found = np.full(len(between), np.nan)
-        np.divide(self.finished_s - self.first_token_s, between, out=found, where=between > 0)
-        return found
-
-    @property
-    def steps(self) -> int:
-        """Steps that were made."""
-        return int(self.counts[STEPS])
-
-    @property
-    def jumped_steps(self) -> int:
-        """Steps of these that were passed in jumps."""
-        return int(self.counts[JUMPED])
-
-    def summary(self) -> dict[str, Any]:
-        """Return the totals: requests by outcome, and why; steps, tokens, preemptions."""
-        rejected = {
-            REASONS[code]: int((self.reason[self.rejected] == code).sum())
-            for code in REASONS
-            if code != NO_REASON and (self.reason[self.rejected] == code).any()
-        }
-        return {
-            "requests": len(self.status),
-            "finished": int(self.finished.sum()),
-            "rejected": int(self.rejected.sum()),
-            "rejected_because": rejected,
-            "unfinished": int(self.unfinished.sum()),
-            "steps": self.steps,
-            "empty_steps": int(self.counts[EMPTY_STEPS]),
-            "computed_tokens": int(self.counts[TOKENS]),
-            "generated_tokens": int(self.generated_tokens.sum()),
-            "hit_tokens": int(self.hit_tokens.sum()),
-            "preemptions": int(self.counts[PREEMPTIONS]),
-            "evictions": int(self.counts[EVICTIONS]),
-            "end_s": self.end_s,
-        }
-
-    def __repr__(self) -> str:
-        found = self.summary()
-        return (
-            f"<Simulation {self.order.name}: {found['finished']:,} of {found['requests']:,} "
-            f"requests finished in {self.steps:,} steps, {self.end_s:,.1f} s>"
-        )
 
 
 def _arrivals(trace: Trace, speedup: float, concurrency: int | None) -> tuple[Float64s, int]:

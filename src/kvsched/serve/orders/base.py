@@ -23,8 +23,10 @@ class QueueOrder:
     """Columns of the trace that it cannot do without."""
     resumes_first: ClassVar[bool] = True
     moves: ClassVar[bool] = False
+    watches: ClassVar[bool] = False
     queue_key: ClassVar[Any] = staticmethod(hooks.queue_key)
     preempted_place: ClassVar[Any] = staticmethod(hooks.preempted_place)
+    on_ran: ClassVar[Any] = staticmethod(hooks.on_ran)
 
     def prepare(self, trace: Trace) -> Any:
         """Return the arrays that the hooks get as ``own``: a NamedTuple of arrays, or an array."""
@@ -36,6 +38,8 @@ class QueueOrder:
         return {
             "resumes_first": cls.resumes_first,
             "moves": cls.moves,
+            "watches": cls.watches,
+            "on_ran": cls.on_ran,
             "queue_key": cls.queue_key,
             "preempted_place": cls.preempted_place,
         }
