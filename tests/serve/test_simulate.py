@@ -205,14 +205,14 @@ def test_one_at_a_time_hits_what_the_replay_hits(trace: Trace, blocks: int, cach
 def test_real_traces_one_at_a_time(source: str, blocks: int, shared_traces: Path) -> None:
     trace = load_trace(shared_traces / source)
     told = Settings(num_gpu_blocks=blocks, max_num_seqs=256, max_num_batched_tokens=2048)
-    found = simulate.simulate(trace, told, cost=COST, concurrency=1)
-    replayed = kvsched.replay(trace, None, blocks, engine="vllm")
+    found = simulate.simulate(trace, told, cost=COST, concurrency=1, compiled=True)
+    replayed = kvsched.replay(trace, None, blocks, engine="vllm", compiled=True)
     assert found.hit_tokens.tolist() == replayed.request_hit_tokens.tolist()
     assert found.rejected.tolist() == replayed.request_refused.tolist()
     assert set(found.reason[found.rejected].tolist()) <= {NEVER_FITS}
     assert found.summary()["finished"] == len(trace) - replayed.refused
     # Two at a time do not hit the same: the comparison can fail.
-    two = simulate.simulate(trace, told, cost=COST, concurrency=2)
+    two = simulate.simulate(trace, told, cost=COST, concurrency=2, compiled=True)
     if replayed.refused < 1000:
         assert two.hit_tokens.tolist() != replayed.request_hit_tokens.tolist()
 
