@@ -51,6 +51,11 @@ def _bind(function: Callable[..., Any], policy: type[Policy], compiled: bool) ->
     return _bound[key]
 
 
+def count_numbers(capacity: int, history: int) -> int:
+    """Return how many numbers a partition has: one is always left for what is to be stored."""
+    return capacity + history + 1
+
+
 class Left(NamedTuple):
     """A block that left a partition."""
 
@@ -90,7 +95,7 @@ class Partition:
         above: Partition | None = None,
     ) -> None:
         # One chain may name one number more than it stores.
-        numbers = capacity + history + 1
+        numbers = count_numbers(capacity, history)
         self.capacity = capacity
         self.block_size = block_size
         self.pool = pool

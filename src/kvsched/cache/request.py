@@ -150,7 +150,7 @@ class Admission:
     """The answer to `KVCacheScheduler.acquire`.
 
     As a context it is its lease, released at the end; what was not computed is dropped if the body
-    raises. Without a lease, entering raises NotAdmittedError.
+    raises. Without a lease, entering raises NotAdmittedError, and the request does not wait on.
     """
 
     outcome: Outcome
@@ -162,6 +162,8 @@ class Admission:
 
     def __enter__(self) -> Lease:
         if self.lease is None:
+            if self.ticket is not None:
+                self.ticket.withdraw()
             raise NotAdmittedError(f"not admitted: {self.outcome}: {self.reason}")
         return self.lease
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvsched.cache.names import reindex
-from kvsched.cache.partition import Partition
+from kvsched.cache.partition import Partition, count_numbers
 from kvsched.cache.pins import Pin
 from kvsched.cache.saved import (
     Head,
@@ -121,9 +121,8 @@ def _check_size(file: SavedFile[Head]) -> None:
     if common < 0:
         raise file.fault("its tenants have more of the second tier than there is")
     for at, tenant in enumerate([Tenant(second_tier_blocks=common), *apart]):
-        sizes[f"{at}/listed"] = 1 + sum(
-            home_sizes(tenant, head.capacity_blocks, head.history_blocks)
-        )
+        capacity, *more = home_sizes(tenant, head.capacity_blocks, head.history_blocks)
+        sizes[f"{at}/listed"] = 1 + count_numbers(capacity, sum(more))
     for name, size in sizes.items():
         if file.plain_bytes(name) != size:
             raise file.fault(

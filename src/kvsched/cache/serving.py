@@ -136,6 +136,8 @@ class Serving:
         fill. O(blocks + blocks that leave). Raises UsageError for a request that makes no sense,
         with nothing changed, and what ``carry`` raises, with the lease released.
         """
+        if not isinstance(request, Request):
+            raise UsageError(f"acquire takes a Request, not {type(request).__name__}")
         with self.lock:
             admission, settled = self.gate.decide(request, self.now())
             lease = admission.lease
@@ -171,12 +173,17 @@ class Serving:
             raise
         return admissions
 
+    def withdraw(self, ticket: Ticket) -> None:
+        """Take a request out of the waiting list; release its lease if its turn has come."""
+        if not ticket.cancel():
+            ticket.when_settled(self._withdraw)
+
     def _withdraw(self, admission: Admission) -> None:
         """Give back what an answer gave, also if it is a place in the waiting list."""
         if admission.lease is not None:
             self.release(admission.lease, failed=True)
-        elif admission.ticket is not None and not admission.ticket.cancel():
-            admission.ticket.when_settled(self._withdraw)
+        elif admission.ticket is not None:
+            self.withdraw(admission.ticket)
 
     async def acquire_async(self, request: Request) -> Admission:
         """Acquire a request, waiting for its turn without blocking the event loop.
@@ -285,7 +292,10 @@ class Serving:
         with self.lock:
             self._check_held(lease)
             if not 0 <= tokens <= lease.tokens:
-                raise UsageError(f"the lease has {lease.tokens} tokens, not {tokens}")
+                raise UsageError(
+                    f"tokens must be from 0 to the {lease.tokens} of the lease, not {tokens}: "
+                    "extend it first"
+                )
             if tokens > lease.computed_tokens:
                 lease.computed_tokens = int(tokens)
                 self.blocks.mark_ready(lease)
@@ -312,6 +322,7 @@ class Serving:
         request that runs can have the room first. Returns moves to carry. O(blocks). Raises what
         ``carry`` raises, with the lease released and what was to be offloaded forgotten.
         """
+        _check_lease(lease)
         with self.lock:
             if lease.released or lease._cache is not self:
                 if lease._cache is not self:
@@ -362,6 +373,7 @@ class Serving:
         return moves
 
     def _check_held(self, lease: Lease) -> None:
+        _check_lease(lease)
         if lease._cache is not self:
             raise UsageError("the lease is another cache's")
         if lease.released:
@@ -408,6 +420,12 @@ class Serving:
             found.append(admission)
         self.calls.make(calls)
         return found
+
+
+def _check_lease(lease: object) -> None:
+    if not isinstance(lease, Lease):
+        more = ": it is in its `lease`" if isinstance(lease, Admission) else ""
+        raise UsageError(f"a Lease is needed, not {type(lease).__name__}{more}")
 
 
 def _ids(tokens: Any) -> list[int]:

@@ -53,6 +53,10 @@ class Ticket:
         """
         return self._cache.cancel(self)
 
+    def withdraw(self) -> None:
+        """Leave the list, and give back what its turn brings if that has come."""
+        self._cache.withdraw(self)
+
     def when_settled(self, callback: Callable[[Admission], None]) -> None:
         """Call ``callback`` once, with the admission: at once if there is one."""
         with self._cache.lock:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from kvsched.lesson.frame import Lesson
 
 app = typer.Typer(
-    help='Learn how a KV cache is scheduled, from the course chapter "37. KV Cache Scheduling" on.',
+    help="Learn how a KV cache is scheduled: lessons to fill in, and a run to step through.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )

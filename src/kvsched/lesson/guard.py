@@ -72,8 +72,8 @@ def guarded(act: Callable[[], _Result], steps: int = STEPS) -> _Result:
         raise Failed(
             "endless",
             Text(
-                f"does not return within {steps:,} lines: a loop that does not end?",
-                f"运行了 {steps:,} 行仍未返回：是不是有一个不会结束的循环？",
+                f"does not return within {steps:,} lines: so a loop may have no end",
+                f"运行了 {steps:,} 行仍未返回：可能有一个不会结束的循环",
             ),
         ) from None
     except SystemExit:

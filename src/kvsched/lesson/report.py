@@ -45,8 +45,9 @@ class Report:
 
     @property
     def first(self) -> Verdict | None:
-        """The first task that did not pass, None where all did."""
-        return next((each for each in self.verdicts if each.status != "passed"), None)
+        """The first task that failed, else the first not filled in; None where all passed."""
+        left = [each for each in self.verdicts if each.status != "passed"]
+        return next((each for each in left if each.status == "failed"), left[0] if left else None)
 
     def __str__(self) -> str:
         say = self.language
