@@ -121,7 +121,8 @@ def _check_size(file: SavedFile[Head]) -> None:
     if common < 0:
         raise file.fault("its tenants have more of the second tier than there is")
     for at, tenant in enumerate([Tenant(second_tier_blocks=common), *apart]):
-        sizes[f"{at}/listed"] = 1 + sum(
+        # A number to spare, and the row of none.
+        sizes[f"{at}/listed"] = 2 + sum(
             home_sizes(tenant, head.capacity_blocks, head.history_blocks)
         )
     for name, size in sizes.items():
