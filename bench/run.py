@@ -35,6 +35,7 @@ BENCHMARKS = {
     "live": "live",
     "live-latency": "live_latency",
     "live-lock": "live_lock",
+    "serve": "serve",
     "sampling-memory": "sampling_memory",
     "live-soak": "live_soak",
     "live-memory": "live_memory",

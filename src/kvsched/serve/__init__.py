@@ -1,1 +1,1 @@
-"""When work runs: batching, preemption and step time on a simulated clock."""
+"""When work runs, and what latency comes of it: the timed simulation."""
