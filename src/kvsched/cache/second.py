@@ -170,9 +170,11 @@ class SecondTier:
         """Let a lease's blocks here go: they can be loaded from now on, or were never written."""
         own = self.partition
         ready = own.live.ready
-        # What was lost meanwhile has a name that is found no more.
-        fresh = nodes[ready[nodes] == COMPUTING]
         if written:
+            # What was lost meanwhile is found no more, nor is what follows it.
+            lost = np.flatnonzero(ready[nodes] == LOST)
+            fresh = nodes[: lost[0]] if len(lost) else nodes
+            fresh = fresh[ready[fresh] == COMPUTING]
             ready[fresh] = READY
             if len(fresh):
                 parent = int(own.live.table.parent[fresh[0]])
