@@ -473,7 +473,8 @@ class BlockManager:
             others = nodes[theirs[theirs < len(nodes)]]
             others = others[ready[others] == COMPUTING]
             dropped = partition.release(nodes, private, keep, now, level, expires)
-            ready[others] = COMPUTING
+            # Where nobody else is left, this one's word counts.
+            ready[others[partition.live.locks[others] > 0]] = COMPUTING
         else:
             dropped = partition.release(nodes, private, keep, now, level, expires)
         self.departures.settle(lease._home, dropped, moves, now)
