@@ -29,6 +29,18 @@ def path_below(path: int, word: int) -> int:
     return (low * FACTORS[0] + high * FACTORS[1]) % PRIME
 
 
+def path_of_key(path: int, keys: NDArray[np.int64], row: int) -> int:
+    """Return the hash of a path from that of its parent and its key. O(words).
+
+    Every word counts: hashes of some embedders differ in their last bytes alone.
+    """
+    mixed = int(keys[row, 0])
+    for word in range(1, keys.shape[1]):
+        # Shifted, so that equal words do not undo each other.
+        mixed ^= int(keys[row, word]) >> word
+    return path_below(path, mixed)
+
+
 def path_of_space(space: NDArray[np.int64]) -> int:
     """Return the hash that the paths of a namespace begin with. O(1)."""
     return path_below(path_below(0, int(space[0])), int(space[1]))
@@ -59,7 +71,7 @@ def lay_paths(
     seen = 0
     # A chain may be longer than all that could ever be held of it.
     for at in range(min(length, len(out.paths))):
-        path = path_below(path, int(keys[at, 0]))
+        path = path_of_key(path, keys, at)
         out.paths[at] = path
         seen ^= int(names.slots[home_of(path) & mask])
     return seen
@@ -196,7 +208,7 @@ def known(
     at = 0
     path = path_of_space(space) if parent == NONE else int(live.names.path[parent])
     while at < length:
-        path = path_below(path, int(keys[at, 0]))
+        path = path_of_key(path, keys, at)
         parent = find(live, parent, keys, at, space, path)
         if parent == NONE:
             break

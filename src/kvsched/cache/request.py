@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import hashlib
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -90,17 +91,21 @@ class Request:
         rest = (
             self.reserve_tokens, self.priority, self.output_tokens, self.turn, self.deadline_s,
             self.lifetime_s, self.delay_s, self.id, self.cache_salt, self.lora_name,
-            self.model_revision, self.session, self.type, self.model,
+            self.model_revision, self.session, self.type, self.model, self.input_tokens,
         )  # fmt: skip
-        if rest != _DEFAULTS:
+        if any(map(operator.is_not, rest, _DEFAULTS)):
             self._check_counts()
             self._check_others()
 
     def _check_counts(self) -> None:
-        for name in ("tokens", "reserve_tokens", "output_tokens", "turn"):
+        for name, most in _MOST.items():
             value = getattr(self, name)
-            if value is not None and (not _is_whole(value) or value < 0):
-                raise UsageError(f"{name} must be a whole number of at least 0, not {value!r}")
+            if value is None:
+                continue
+            if not _is_whole(value) or not 0 <= int(value) <= most:
+                raise UsageError(f"{name} must be a whole number from 0 to {most:,}, not {value!r}")
+            # NumPy's small integers overflow in sums.
+            setattr(self, name, int(value))
 
     def _check_others(self) -> None:
         if not _is_whole(self.priority) or not -(2**31) <= self.priority < 2**31:
@@ -117,7 +122,15 @@ class Request:
                 raise UsageError(f"{name} must be text, not {value!r}")
 
 
-_DEFAULTS = (0, 0, *(None,) * 12)
+_DEFAULTS = (0, 0, *(None,) * 13)
+_MOST = {
+    "tokens": 2**40,
+    "reserve_tokens": 2**40,
+    "output_tokens": 2**40,
+    "input_tokens": 2**40,
+    "turn": 2**31 - 1,
+}
+"""Greatest values of counts."""
 
 
 def _is_whole(value: object) -> bool:
@@ -126,7 +139,7 @@ def _is_whole(value: object) -> bool:
 
 def _is_finite(value: Any) -> bool:
     number = isinstance(value, int | float | np.integer | np.floating)
-    return number and not isinstance(value, bool) and bool(np.isfinite(value))
+    return number and not isinstance(value, bool) and abs(value) < 1e300
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,11 +203,13 @@ def to_keys(hashes: Hashes, words: int) -> NDArray[np.int64]:
     Raises UsageError for hashes of no known form, or longer than ``words``.
     """
     width = 8 * words
+    if isinstance(hashes, str | bytes) or not isinstance(hashes, Sequence | np.ndarray):
+        raise UsageError(f"hashes must be a sequence of hashes, not {type(hashes).__name__}")
     if isinstance(hashes, np.ndarray):
         return _from_array(hashes, words)
     if len(hashes) == 0:
         return np.zeros((0, words), np.int64)
-    if isinstance(hashes[0], bytes | bytearray | memoryview):
+    if isinstance(hashes[0], bytes | bytearray):
         return _from_bytes(hashes, width)
     try:
         whole = [int(value) & 0xFFFF_FFFF_FFFF_FFFF for value in hashes if _is_whole(value)]

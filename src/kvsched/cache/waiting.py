@@ -133,8 +133,9 @@ class WaitingList:
 
     def remove(self, ticket: Ticket, tokens: int) -> bool:
         """Take a ticket out of the list; False if it is not in it."""
-        if self._waiting.pop(ticket.number, None) is None:
+        if self._waiting.get(ticket.number) is not ticket:
             return False
+        del self._waiting[ticket.number]
         self.tokens -= tokens
         if not self._waiting:
             # Nobody is behind anybody any more.
