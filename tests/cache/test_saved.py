@@ -189,6 +189,10 @@ def test_it_goes_on_as_the_original(label: str, seed: int, steps: int, away: int
         cache = made(label, clock)
         for lease in play(cache, clock, seed, steps)[1]:
             lease.close()
+        # Pins of what a request that failed had not computed are not restored.
+        for pin in list(cache.pins.held.values()):
+            if np.any(pin._home.partition.live.ready[pin._nodes] != READY):
+                cache.unpin(pin)
         cache.save(path)
         other = Clock(clock.now + away)
         again = KVCacheScheduler.restore(path, clock=other)
