@@ -197,3 +197,118 @@ def test_a_lease_is_no_victim_for_a_policy_that_is_right() -> None:
         serve(made, key)
     admitted(made, named(2, 3, 4, tokens=10))
     sound(made, 2)
+
+
+HOOKS = ("begin", "resume", "on_hit", "on_insert", "enter", "leave", "on_evict", "on_release",
+         "on_drop", "forget", "victim")  # fmt: skip
+COUNT = [0]
+"""Calls of a hook until it raises; below 0 it never does."""
+
+
+def _raising(name: str) -> Any:
+    own = LRU.live_form(LRU())
+    hook = type(own).hooks()[name]
+
+    def raising(*arguments: Any) -> Any:
+        COUNT[0] -= 1
+        if COUNT[0] == 0:
+            raise KeyError(name)
+        return hook(*arguments)
+
+    return staticmethod(raising)
+
+
+def _policy(name: str) -> Any:
+    base = type(LRU().live_form())
+    return type("Raising", (base,), {"name": "raising", name: _raising(name)})()
+
+
+def _play(made: KVCacheScheduler, seed: int) -> int:
+    """Use a cache until a hook raises; check it then, and use it on. Returns how often one did."""
+    numbers = np.random.default_rng(seed)
+    faults = 0
+    for _ in range(60):
+        keys = [int(each) for each in numbers.integers(0, 2, int(numbers.integers(1, 4)))]
+        what = int(numbers.integers(0, 5))
+        lease = next(iter(made.leases.values()), None)
+        try:
+            if lease is None or (what == 0 and len(made.leases) < 3):
+                made.acquire(named(*(10 * key + at for at, key in enumerate(keys))))
+            elif what == 1 and lease.outcome is Outcome.ADMIT:
+                lease.extend(len(keys), hashes=None)
+            elif what == 2:
+                lease.fork()
+            else:
+                made.release(lease, failed=bool(numbers.integers(0, 3) == 0))
+        except KeyError:
+            faults += 1
+            COUNT[0] = -1
+            made.check()
+    COUNT[0] = -1
+    for lease in list(made.leases.values()):
+        made.release(lease)
+    made.check()
+    assert made.free_blocks == made.capacity_blocks
+    return faults
+
+
+@pytest.mark.parametrize("tier", [False, True])
+@pytest.mark.parametrize("name", HOOKS)
+def test_a_hook_that_raises_anywhere(name: str, tier: bool) -> None:
+    second = TierSettings(capacity_blocks=4) if tier else None
+    faults = 0
+    for at in range(1, 25):
+        COUNT[0] = -1
+        made = cache(
+            6, policy=_policy(name), second_tier=second, when_full="reject", history_blocks=0,
+            tenants={"t": Tenant(quota_blocks=3)},
+        )  # fmt: skip
+        COUNT[0] = at
+        faults += _play(made, at)
+    COUNT[0] = -1
+    assert faults > 0 or name in ("on_drop", "forget")
+
+
+def test_an_interrupt_in_a_hook_keeps_what_is_computed_and_held() -> None:
+    made = cache(6, policy=_policy("on_insert"))
+    COUNT[0] = -1
+    serve(made, 1, 2)
+    held = admitted(made, named(3))
+    COUNT[0] = 2
+    with pytest.raises(KeyError):
+        made.acquire(named(1, 4, 5))
+    made.check()
+    assert list(made.leases.values()) == [held]
+    assert (hits(made, 1, 2), hits(made, 3), hits(made, 1, 4)) == (2, 1, 1)
+    COUNT[0] = -1
+    assert serve(made, 1, 4, 5) == 1
+
+
+def test_growth_that_breaks_off_is_not_trusted() -> None:
+    made = cache(6, policy=_policy("on_insert"))
+    COUNT[0] = -1
+    lease = admitted(made, named(1, 2))
+    COUNT[0] = 1
+    with pytest.raises(KeyError):
+        lease.extend(2, hashes=[3])
+    COUNT[0] = -1
+    made.check()
+    assert lease.lost_from == 2
+    made.release(lease)
+    made.check()
+    assert hits(made, 1, 2, 3) == 2
+
+
+def test_one_that_waited_is_told_that_the_policy_failed() -> None:
+    made = cache(2, policy=_policy("on_insert"))
+    COUNT[0] = -1
+    held = admitted(made, named(1, 2))
+    ticket = made.acquire(named(3, 4)).ticket
+    assert ticket is not None
+    COUNT[0] = 1
+    made.release(held)
+    COUNT[0] = -1
+    assert ticket.admission is not None
+    assert ticket.admission.reason == "a policy failed: 'on_insert'"
+    made.check()
+    assert made.free_blocks == 2

@@ -67,7 +67,8 @@ def find(
     return NONE
 
 
-def _add(names: Names, node: int, home: int) -> None:
+def add(names: Names, node: int, home: int) -> None:
+    """Put a number into the index, under a name that is not in it. O(1) expected."""
     slots = names.slots
     mask = len(slots) - 1
     at = home & mask
@@ -189,5 +190,5 @@ def name(
         names.kin[parent] += 1
         table.depth[node] = table.depth[parent] + 1
         table.begins[node] = table.begins[parent] + block_size
-    _add(names, node, home_of(parent, keys, row))
+    add(names, node, home_of(parent, keys, row))
     return node

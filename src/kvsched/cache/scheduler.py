@@ -23,13 +23,14 @@ from kvsched.cache.lease import Lease
 from kvsched.cache.metrics import Counters, exported, exposition
 from kvsched.cache.outbox import Batch, Calls, Carry, Outbox
 from kvsched.cache.pins import Pin, Pins
+from kvsched.cache.recover import Guard
 from kvsched.cache.request import Admission, Growth, Move, Outcome, Request
 from kvsched.cache.second import TierSettings
 from kvsched.cache.settings import Settings, check_whole
 from kvsched.cache.store import Store
 from kvsched.cache.tenants import Tenant
 from kvsched.cache.waiting import Ticket
-from kvsched.foundation.errors import UsageError
+from kvsched.foundation.errors import KvschedError, UsageError
 from kvsched.policy.base import Policy
 from kvsched.policy.registry import make
 
@@ -116,6 +117,7 @@ class KVCacheScheduler:
         if hasher.digest_size > hash_bytes:
             raise UsageError(f"hash_bytes must be at least {hasher.digest_size}")
         self.lock = threading.RLock()
+        self._guard = Guard(self)
         self.clock = clock
         self.carry = carry
         self.maker = ChainMaker(hasher, words, isolate_tenants)
@@ -151,7 +153,7 @@ class KVCacheScheduler:
         fill. O(blocks + blocks that leave). Raises UsageError for a request that makes no sense,
         with nothing changed, and what ``carry`` raises, with the lease released.
         """
-        with self.lock:
+        with self._guard:
             admission, settled = self.gate.decide(request, self.now())
             lease = admission.lease
             batch = None if lease is None else self.outbox.add(lease.moves)
@@ -228,7 +230,7 @@ class KVCacheScheduler:
 
         Releases do so by themselves: this is for time that passed. Returns what was settled.
         """
-        with self.lock:
+        with self._guard:
             settled = self.gate.pump(self.now())
         return self._finish(settled)
 
@@ -237,7 +239,7 @@ class KVCacheScheduler:
 
         Those that it held up are then admitted as far as they fit.
         """
-        with self.lock:
+        with self._guard:
             removed = self.gate.remove(ticket)
             settled = self._pumped() if removed else []
         self._finish(settled)
@@ -269,11 +271,18 @@ class KVCacheScheduler:
             count = int(tokens)
         if count < 0:
             raise UsageError(f"a lease cannot grow by {count} tokens")
-        with self.lock:
+        with self._guard:
             self._check_held(lease)
             if lease.outcome is Outcome.DEGRADE:
                 return Growth(Outcome.REJECT, "a degraded request holds no room to grow")
-            grown = self.blocks.grow(lease, count, ids, hashes, self.leases.values(), self.now())
+            now, start = self.now(), lease.tokens // self.block_size
+            try:
+                grown = self.blocks.grow(lease, count, ids, hashes, self.leases.values(), now)
+            except KvschedError:
+                raise
+            except BaseException:
+                self.blocks.distrust(lease, start, self.leases.values(), now)
+                raise
             if grown is None:
                 return Growth(Outcome.REJECT, "no room: all blocks are held")
             blocks, moves = grown
@@ -284,7 +293,10 @@ class KVCacheScheduler:
             self.outbox.carry_until(batch)
         except BaseException:
             with self.lock:
-                self.blocks.distrust(lease, moves, self.leases.values(), self.last_now)
+                copied = [move.target for move in moves if move.kind == "copy"]
+                if copied and not lease.released:
+                    place = lease._blocks.index(copied[0])
+                    self.blocks.distrust(lease, place, self.leases.values(), self.last_now)
             raise
         return Growth(Outcome.ADMIT, "", tuple(blocks), tuple(moves))
 
@@ -295,7 +307,7 @@ class KVCacheScheduler:
         """
         if isinstance(tokens, bool) or not isinstance(tokens, int | np.integer):
             raise UsageError(f"tokens must be a whole number, not {tokens!r}")
-        with self.lock:
+        with self._guard:
             self._check_held(lease)
             if not 0 <= tokens <= lease.tokens:
                 raise UsageError(f"the lease has {lease.tokens} tokens, not {tokens}")
@@ -308,7 +320,7 @@ class KVCacheScheduler:
 
         The first of the two to write into a partial last block gets a copy: a ``copy`` move.
         """
-        with self.lock:
+        with self._guard:
             self._check_held(lease)
             twin = self.blocks.fork(self, lease)
             self.leases[twin.id] = twin
@@ -322,7 +334,7 @@ class KVCacheScheduler:
         admitted as far as they fit. Returns moves to carry. O(blocks). Raises what ``carry``
         raises, with the lease released and what was to be offloaded forgotten.
         """
-        with self.lock:
+        with self._guard:
             if lease.released or lease._cache is not self:
                 if lease._cache is not self:
                     raise UsageError("the lease is another cache's")
@@ -412,7 +424,7 @@ class KVCacheScheduler:
         Raises UsageError if nothing of it is cached, or the owner's or the cache's limit of pinned
         blocks would be passed.
         """
-        with self.lock:
+        with self._guard:
             if isinstance(what, Lease):
                 self._check_held(what)
             pin = self.pins.add(what, owner)
@@ -422,7 +434,7 @@ class KVCacheScheduler:
 
     def unpin(self, pin: Pin | str) -> int:
         """End a pin, or all of an owner's; return how many blocks of chains they were."""
-        with self.lock:
+        with self._guard:
             now = self.now()
             ended = self.pins.remove(pin)
             for each in ended:
@@ -440,13 +452,13 @@ class KVCacheScheduler:
         """
         chosen = make(policy)
         chosen.live_form()
-        with self.lock:
+        with self._guard:
             self.store.set_policy(chosen)
             self.policy = chosen
 
     def drop_expired(self) -> int:
         """Let all blocks leave whose lifetime has ended; return how many. O(those log N)."""
-        with self.lock:
+        with self._guard:
             return self.blocks.expire(self.now())
 
     def clear(self) -> bool:
