@@ -7,6 +7,7 @@ import pytest
 from live_cache import admitted, cache, hits, named, serve
 
 from kvsched.cache import KVCacheScheduler, Lease, NotAdmittedError, Outcome, Request
+from kvsched.cache.events import BlockRemoved, BlockStored
 from kvsched.foundation.errors import UsageError
 
 
@@ -402,3 +403,20 @@ def test_an_entry_that_never_fits_does_not_stop_a_batch() -> None:
         for each in made.acquire_all([named(1), named(*range(10, 20)), named(2), named(3, 4, 5)])
     ]
     assert outcomes == [Outcome.ADMIT, Outcome.REJECT, Outcome.ADMIT, Outcome.QUEUE]
+
+
+def test_events_name_what_left_where_no_name_comes_again() -> None:
+    """Long chains use up all numbers but the latest: none that left just now is reused."""
+    for capacity in range(2, 9):
+        made = cache(capacity, history_blocks=0, max_events=100)
+        cached: set[bytes | int] = set()
+        for start in range(0, 4_000, 100):
+            length = capacity - (start // 100) % 2
+            serve(made, *range(start, start + length))
+            for event in made.take_events():
+                if isinstance(event, BlockStored):
+                    cached.update(event.block_hashes)
+                elif isinstance(event, BlockRemoved):
+                    assert cached.issuperset(event.block_hashes)
+                    cached.difference_update(event.block_hashes)
+            assert len(cached) == made.cached_blocks

@@ -123,6 +123,27 @@ def test_a_bad_victim_where_what_left_was_to_be_offloaded() -> None:
     sound(made, 2)
 
 
+def test_a_bad_victim_after_another_tenant_gave() -> None:
+    made = cache(
+        6, policy=Faulty, second_tier=TierSettings(capacity_blocks=4),
+        tenants={"a": Tenant(guaranteed_blocks=1, second_tier_blocks=4)},
+    )  # fmt: skip
+    admitted(made, named(1))
+    serve(made, 7)
+    for key in range(10, 14):
+        serve(made, key, tenant="a")
+    break_after(3)
+    with pytest.raises(BadVictimError):
+        made.acquire(named(2, 3, 4, 5))
+    sound(made, 1)
+    SWITCH[:] = 0
+    for key in range(10, 14):
+        again = admitted(made, named(key, tenant="a"))
+        assert again.loaded_blocks == 0, "nobody was given the move that offloads it"
+        made.release(again)
+    sound(made, 1)
+
+
 @pytest.mark.parametrize("how", [1, 2])
 def test_a_bad_victim_below(how: int) -> None:
     made = cache(3, second_tier=TierSettings(capacity_blocks=2, policy=Faulty))
