@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 SOURCES := $(shell find src -type f -not -name '*.pyc')
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: demo test format lint types imports unit readme bench parity parity-vllm parity-sglang clean
+.PHONY: demo test format lint types imports unit readme bench parity parity-vllm parity-vllm-scheduler parity-sglang clean
 .DEFAULT_GOAL := demo
 
 $(BIN)/python:
@@ -67,7 +67,7 @@ $(PARITY)/vllm/.ready:
 	$(PARITY)/vllm/bin/python -m pip --quiet uninstall --yes torchvision torchaudio torchcodec triton
 	@touch $@
 
-parity: parity-vllm parity-sglang
+parity: parity-vllm parity-vllm-scheduler parity-sglang
 
 parity-vllm: $(PARITY)/vllm/.ready
 	rm -rf build/parity/vllm
@@ -75,7 +75,17 @@ parity-vllm: $(PARITY)/vllm/.ready
 		build/parity/vllm $(if $(CONVERSATION),--mooncake $(CONVERSATION))
 	VLLM_NO_USAGE_STATS=1 HF_HUB_OFFLINE=1 $(PARITY)/vllm/bin/python tools/parity/vllm_hashes.py \
 		build/parity/vllm
+	VLLM_NO_USAGE_STATS=1 HF_HUB_OFFLINE=1 $(PARITY)/vllm/bin/python tools/parity/vllm_events.py \
+		build/parity/vllm
 	$(PYTHON) tools/parity/compare.py vllm build/parity/vllm
+
+# Drives vLLM's own scheduler again, without a model; the tests hold ours to these recordings.
+parity-vllm-scheduler: $(PARITY)/vllm/.ready
+	rm -rf build/parity/scheduler
+	VLLM_NO_USAGE_STATS=1 HF_HUB_OFFLINE=1 VLLM_LOGGING_LEVEL=ERROR $(PARITY)/vllm/bin/python \
+		tools/parity/vllm_scheduler_record.py build/parity/scheduler \
+		$(if $(CONVERSATION),--mooncake $(CONVERSATION))
+	$(PYTHON) tools/parity/compare.py scheduler build/parity/scheduler
 
 # Runs SGLang's own classes again; what they decide must be what the recordings say.
 parity-sglang:

@@ -27,13 +27,14 @@ blocks, {branches} branches of 10 to 25 blocks for each, seven requests in ten g
 rest of a request is its own): {distinct:,} distinct blocks, capacity a tenth, {capacity:,}.
 Hashes of 32 bytes are handed in, as a list (and to kvsched as an array as well), events are off,
 garbage is not collected within the time, each side runs on one core and begins empty. kvsched:
-`KVCacheScheduler(policy="lru")`, `acquire` and `release` as a user calls them, the `Request` made
-within the time. vLLM {vllm}: `KVCacheManager`,
-`get_computed_blocks`, `allocate_slots` and `free`, its requests made outside the time. SGLang
-{sglang}: `RadixCache` with pages of 16 tokens and strategy `lru`, `match_prefix`, `inc_lock_ref`,
-`evict`, `insert` and `dec_lock_ref`, its keys (token ids, not hashes) made outside the time; its
-tree does not hand out pages, so that the allocator's `alloc` and the row of indices belong to an
-acquired block, and a second row leaves them out."""
+`KVCacheScheduler(policy="lru")`, `acquire` and `release` as a user calls them. vLLM {vllm}:
+`KVCacheManager`, `get_computed_blocks`, `allocate_slots` and `free`. Both sides' requests, with
+their hashes, are made outside the time. SGLang
+{sglang}: `RadixCache` with pages of 16 tokens and strategy `lru`, its keys (token ids, not hashes)
+made outside the time: *as scheduled*, by all the steps that its scheduler takes for a request that
+generates nothing (budget, allocation, checkpoint, release); *with pages*, by `match_prefix`,
+`inc_lock_ref`, `evict`, `insert`, `dec_lock_ref`, the allocator's `alloc` and the row of indices,
+as its tree does not hand out pages; *alone*, without these last two."""
 
 NOTES = (
     "vLLM's free list is LRU where requests do not overlap, so its hits must equal ours; at most "
@@ -49,17 +50,15 @@ Serve = Callable[[list[Any]], int]
 def scheduler(capacity: int) -> Serve:
     """A new cache of ours: a function that serves requests and counts blocks that hit."""
     from kvsched import KVCacheScheduler
-    from kvsched.cache import Request
 
     cache = KVCacheScheduler(
         capacity_blocks=capacity, block_size=live_workload.BLOCK_SIZE, policy="lru"
     )
-    tokens = live_workload.BLOCKS * live_workload.BLOCK_SIZE
 
-    def serve(chains: list[Any]) -> int:
+    def serve(requests: list[Any]) -> int:
         hits = 0
-        for hashes in chains:
-            lease = cache.acquire(Request(hashes=hashes, tokens=tokens)).lease
+        for request in requests:
+            lease = cache.acquire(request).lease
             if lease is None:
                 raise RuntimeError("a request does not fit an idle cache")
             hits += lease.hit_blocks
@@ -97,12 +96,12 @@ def on_one_core() -> Iterator[int]:
 class Asked:
     """A peer as a side: each run asks its process once and keeps the answer."""
 
-    def __init__(self, peer: Peer, core: int, digest: str) -> None:
-        self._peer, self._core, self._digest = peer, core, digest
+    def __init__(self, peer: Peer, digest: str, **command: Any) -> None:
+        self._peer, self._digest, self._command = peer, digest, command
         self.answers: list[dict[str, Any]] = []
 
     def __call__(self) -> float:
-        answer = self._peer.ask(core=self._core)
+        answer = self._peer.ask(**self._command)
         if answer["digest"] != self._digest:
             raise RuntimeError(f"{answer['engine']} made another workload")
         self.answers.append(answer)
@@ -113,11 +112,16 @@ class Asked:
 
 
 def _ours(workload: live_workload.Workload, chains: list[Any], hits: list[int]) -> Timed:
+    from kvsched.cache import Request
+
+    tokens = live_workload.BLOCKS * live_workload.BLOCK_SIZE
+
     def run() -> float:
         serve = scheduler(workload.capacity)
+        requests = [Request(hashes=hashes, tokens=tokens) for hashes in chains]
         with without_garbage():
             began = time.perf_counter()
-            hits.append(serve(chains))
+            hits.append(serve(requests))
             return time.perf_counter() - began
 
     return run
@@ -146,21 +150,24 @@ def run() -> Section:
         Peer(VLLM, "peer_vllm_manager.py") as manager,
         Peer(SGLANG, "peer_sglang_radix.py") as tree,
     ):
-        vllm = Asked(manager, core, workload.digest)
-        sglang = Asked(tree, core, workload.digest)
-        ours, ours_too, theirs, radix = alternate(
+        vllm = Asked(manager, workload.digest, core=core)
+        sglang = Asked(tree, workload.digest, core=core, path="calls")
+        scheduled = Asked(tree, workload.digest, core=core, path="scheduler")
+        ours, ours_too, theirs, radix, whole = alternate(
             _ours(workload, chains, hits),
             _ours(workload, arrays, hits),
             vllm,
             sglang,
+            scheduled,
             rounds=ROUNDS,
         )
     only = sglang.side("tree_seconds", ROUNDS)
     for side, form in ((ours, "list"), (ours_too, "array")):
         section.rows += [
             at_least(f"vLLM's KVCacheManager, {form}", side, theirs, BAR_VLLM),
-            at_least(f"SGLang's RadixCache with pages, {form}", side, radix, BAR_SGLANG),
+            at_least(f"SGLang's RadixCache with its pages, {form}", side, radix, BAR_SGLANG),
             at_least(f"SGLang's RadixCache alone, {form}", side, only, BAR_SGLANG),
+            at_least(f"SGLang's RadixCache as scheduled, {form}", side, whole, BAR_SGLANG),
         ]
     if set(hits) != {vllm.answers[-1]["hit_blocks"]}:
         section.notes.append("**kvsched and vLLM hit different blocks**: one of them is not LRU.")

@@ -1,14 +1,18 @@
 """Runs in SGLang's own environment: its RadixCache serves the workload, request after request.
 
-A command is one JSON line, {"core": 0}; the answer another. `tree_seconds` are the tree's own
-calls: `match_prefix` on all tokens but the last, `inc_lock_ref`, `evict` as the allocator asks for
-it, `insert` and `dec_lock_ref`. `seconds` have the pages as well, which the tree does not hand
-out: `alloc`, and the indices of the prefix and the new pages in a row. Keys are made outside the
-time. Pages are 16 tokens, keys whole pages, the strategy LRU, garbage not collected.
+A command is one JSON line, {"core": 0, "path": "calls"}; the answer another. By "calls",
+`tree_seconds` are the tree's own: `match_prefix` on all tokens but the last, `inc_lock_ref`,
+`evict` as the allocator asks for it, `insert` and `dec_lock_ref`; `seconds` have the pages as well,
+which the tree does not hand out: `alloc`, and the indices of the prefix and the new pages in a row.
+By "scheduler", `seconds` are those of every step that its scheduler takes for a request that
+generates nothing, as `tools/parity/sglang_record.py` drives it: budget, allocation for a prefill,
+checkpoint, release. Keys are made outside the time. Pages are 16 tokens, keys whole pages, the
+strategy LRU, garbage not collected.
 """
 
 from __future__ import annotations
 
+import functools
 import gc
 import json
 import os
@@ -23,6 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tools" / "parity")
 import sglang_stand_ins  # isort: skip - before anything of SGLang
 import numpy as np
 import sglang
+import sglang_record
 import torch
 from sglang.srt.mem_cache.allocator.paged import PagedTokenToKVPoolAllocator
 from sglang.srt.mem_cache.base_prefix_cache import InsertParams, MatchPrefixParams
@@ -79,14 +84,35 @@ def serve(tree: RadixCache, tokens: array) -> tuple[float, float, int]:
     return ended - began, ended - again + left - began, hit
 
 
-def run(workload: live_workload.Workload) -> dict[str, Any]:
-    tree = new_tree(workload.capacity)
+def new_engine(capacity: int) -> sglang_record.Engine:
+    """The scheduler's steps over such a tree, without the recording of what leaves."""
+    engine = sglang_record.Engine("lru", PAGE, capacity, 0)
+    del engine.tree._delete_leaf
+    return engine
+
+
+def serve_whole(engine: sglang_record.Engine, tokens: array) -> tuple[float, float, int]:
+    """Seconds of all steps, none of them told apart, and tokens that hit."""
+    began = time.perf_counter()
+    hit, refused, _ = engine.serve((TOKENS, 0, 0, []), tokens)
+    if refused:
+        raise RuntimeError("a request does not fit an idle cache")
+    return time.perf_counter() - began, 0.0, hit
+
+
+def run(workload: live_workload.Workload, path: str) -> dict[str, Any]:
+    if path == "scheduler":
+        engine = new_engine(workload.capacity)
+        tree, one = engine.tree, functools.partial(serve_whole, engine)
+    else:
+        tree = new_tree(workload.capacity)
+        one = functools.partial(serve, tree)
     seconds, tree_seconds, hits = 0.0, 0.0, 0
     gc.collect()
     gc.freeze()
     gc.disable()
     for chain in workload.chains:
-        took, within, hit = serve(tree, tokens_of(chain))
+        took, within, hit = one(tokens_of(chain))
         seconds += took
         tree_seconds += within
         hits += hit
@@ -112,10 +138,10 @@ def main() -> None:
     torch.set_num_threads(1)
     workload = live_workload.make()
     for line in sys.stdin:
-        core = json.loads(line).get("core")
-        if core is not None:
-            os.sched_setaffinity(0, {core})
-        print(json.dumps(run(workload)), flush=True)
+        command = json.loads(line)
+        if command.get("core") is not None:
+            os.sched_setaffinity(0, {command["core"]})
+        print(json.dumps(run(workload, command.get("path", "calls"))), flush=True)
 
 
 main()

@@ -34,6 +34,8 @@ BENCHMARKS = {
     "sampling": "sampling",
     "live": "live",
     "live-latency": "live_latency",
+    "live-lock": "live_lock",
+    "serve": "serve",
     "sampling-memory": "sampling_memory",
     "live-soak": "live_soak",
     "live-memory": "live_memory",

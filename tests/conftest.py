@@ -1,12 +1,29 @@
-"""Shared fixtures: the real traces and the acceptance integers beside the checkout."""
+"""Shared fixtures: the real traces and integers beside the checkout, and a real browser."""
 
 from __future__ import annotations
 
 import os
+import shutil
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import settings
 
+# How long an example takes says nothing on a machine that others use too.
+settings.register_profile("kvsched", deadline=None)
+settings.load_profile("kvsched")
+
+FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
 ROOT = Path(__file__).resolve().parents[1]
 
 
@@ -30,3 +47,20 @@ def shared_traces() -> Path:
 def shared_acceptance() -> Path:
     """The folder of integers to reproduce; skips or fails like `shared_traces`."""
     return _shared("acceptance")
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    """Headless Chromium; skips on a machine without it, fails on CI without it."""
+    chromium = shutil.which("chromium")
+    if chromium is None:
+        reason = "no chromium to open pages in (Debian: apt-get install chromium)"
+        if os.environ.get("CI") == "true":
+            pytest.fail(f"CI must have a browser: {reason}")
+        pytest.skip(reason)
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=chromium, args=FLAGS)
+        yield started
+        started.close()

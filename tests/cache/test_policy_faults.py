@@ -333,3 +333,20 @@ def test_one_that_waited_is_told_that_the_policy_failed() -> None:
     assert ticket.admission.reason == "a policy failed: 'on_insert'"
     made.check()
     assert made.free_blocks == 2
+
+
+def test_a_policy_that_cannot_learn_is_not_taken() -> None:
+    made = cache(6, tenants={"t": Tenant(quota_blocks=3)})
+    serve(made, 1, 2)
+    serve(made, 3, 4, tenant="t")
+    held = admitted(made, named(5))
+    for at in range(1, 8):
+        COUNT[0] = at
+        with pytest.raises(KeyError):
+            made.set_policy(_policy("on_insert" if at < 6 else "begin"))
+        assert made.policy.name == "lru"
+        made.check()
+    COUNT[0] = -1
+    serve(made, 6, 7)
+    made.release(held)
+    made.check()

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 TESTS = Path(__file__).resolve().parents[2] / "tests"
-KEPT = [TESTS / room / "recordings" for room in ("replay", "cache")]
+KEPT = [TESTS / room / "recordings" for room in ("replay", "cache", "serve")]
 
 
 def difference(new: Path) -> str | None:

@@ -133,3 +133,11 @@ def mooncake(path: Path, count: int) -> list[Request]:
             ids = tuple(row["hash_ids"])
             requests.append(Request(ids, row["input_length"], row["output_length"]))
     return requests
+
+
+def mooncake_times(path: Path, count: int) -> list[int]:
+    """Read the times of the first ``count`` requests of a Mooncake trace, in ms."""
+    with path.open(encoding="utf-8") as stream:
+        return [
+            json.loads(line)["timestamp"] for line, _ in zip(stream, range(count), strict=False)
+        ]

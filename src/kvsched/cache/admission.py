@@ -16,7 +16,7 @@ from kvsched.cache.waiting import Ticket, WaitingList
 from kvsched.foundation.errors import UsageError
 
 if TYPE_CHECKING:
-    from kvsched.cache.scheduler import KVCacheScheduler
+    from kvsched.cache.serving import Serving
 
 
 @dataclass(slots=True, eq=False)
@@ -31,7 +31,7 @@ class Settled:
 class Gate:
     """Decides on requests, and keeps those that wait. The caller holds the lock."""
 
-    def __init__(self, cache: KVCacheScheduler) -> None:
+    def __init__(self, cache: Serving) -> None:
         self.cache = cache
         self.settings = cache.settings
         self.waiting = WaitingList(cache.settings.max_passes, self._weight)
@@ -85,7 +85,7 @@ class Gate:
         return cache.blocks.hold(cache, request, chain, home, spare, now)
 
     def _never(self, chain: Chain, home: Home, request: Request) -> bool:
-        return chain.blocks + self._growth(chain, request) > self.cache.store.most(home)
+        return chain.blocks + self._growth(chain, request) > home.most
 
     def _growth(self, chain: Chain, request: Request) -> int:
         """Return how many blocks more a request takes when it adds what it reserves."""
@@ -141,7 +141,7 @@ class Gate:
         if request.reserve_tokens:
             reason += f" and room for {request.reserve_tokens:,} more tokens"
         if self._never(chain, home, request):
-            reason += f", and at most {self.cache.store.most(home):,} can ever be held"
+            reason += f", and at most {home.most:,} can ever be held"
         else:
             sure = self.cache.store.sure(home)
             reason += f", and {sure:,} are left beside what others are guaranteed"

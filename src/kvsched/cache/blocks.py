@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,10 +12,11 @@ from numpy.typing import NDArray
 
 from kvsched.cache import kernel
 from kvsched.cache.chain import Chain, ChainMaker
-from kvsched.cache.events import BlockHash, BlockRemoved, BlockStored, EventLog, Moved
+from kvsched.cache.departures import Departures
+from kvsched.cache.events import GPU, EventLog, Moved
 from kvsched.cache.lease import Lease
 from kvsched.cache.metrics import Counters
-from kvsched.cache.partition import NO_SPACE, BadVictimError, Left
+from kvsched.cache.partition import NO_SPACE, BadVictimError, Partition
 from kvsched.cache.pins import Pin
 from kvsched.cache.request import Move, Request
 from kvsched.cache.state import COMPUTING, NEVER, READY
@@ -23,17 +24,19 @@ from kvsched.cache.store import Gone, Home, Store
 from kvsched.foundation.errors import UsageError
 
 if TYPE_CHECKING:
-    from kvsched.cache.scheduler import KVCacheScheduler
+    from kvsched.cache.serving import Serving
 
-WHY = ("policy", "lifetime", "level", "failed", "cleared")
 _NO_BLOCKS = np.zeros(0, np.int32)
 
 
-def request_values(request: Request, chain: Chain, now: float) -> dict[str, Any]:
-    """Return what policies may read of a request, by column."""
+def request_values(
+    request: Request, chain: Chain, now: float, shift_s: float = 0.0
+) -> dict[str, Any]:
+    """Return what policies may read of a request, by column; moments are ``shift_s`` later."""
+    deadline = request.deadline_s
     return {
-        "time_s": now,
-        "input_tokens": chain.tokens,
+        "time_s": now + shift_s,
+        "input_tokens": chain.tokens if request.input_tokens is None else request.input_tokens,
         "output_tokens": request.output_tokens,
         "tenant": request.tenant or None,
         "session": request.session,
@@ -41,7 +44,7 @@ def request_values(request: Request, chain: Chain, now: float) -> dict[str, Any]
         "model": request.model,
         "turn": request.turn,
         "priority": request.priority,
-        "deadline_s": request.deadline_s,
+        "deadline_s": None if deadline is None else deadline + shift_s,
         "delay_s": request.delay_s,
     }
 
@@ -53,6 +56,8 @@ class _Plan:
     keys: NDArray[np.int64]
     tail: list[int] | None
     last_hash: bytes | None
+    tokens: list[int] = field(default_factory=list)
+    """Token ids of those blocks, where they are known."""
 
 
 class BlockManager:
@@ -62,11 +67,15 @@ class BlockManager:
         self, store: Store, maker: ChainMaker, events: EventLog, counters: Counters
     ) -> None:
         self.store = store
+        self.told = store.told
+        self.departures = Departures(store, counters, store.told)
         self.maker = maker
         self.events = events
         self.counters = counters
         self.block_size = maker.block_size
         self.levels = True
+        self.queue: list[Move] | None = None
+        """Moves that nobody has taken yet, where they are kept."""
         self.shared: dict[int, int] = {}
         """Blocks without a node that several leases hold, and how many."""
         self._number = 0
@@ -81,7 +90,7 @@ class BlockManager:
 
     def hold(
         self,
-        cache: KVCacheScheduler,
+        cache: Serving,
         request: Request,
         chain: Chain,
         home: Home,
@@ -109,43 +118,44 @@ class BlockManager:
             if not partition.acquire(
                 chain.keys, chain.space, chain.extra, spare, now, chain.last_tokens
             ):
-                self._take_back(moves, now)
+                self.departures.take_back(moves, now)
                 return None
-            hits, stored, taken, gone, _, waits = partition.report[:6].tolist()
+            hits, stored, taken, gone, _, waits, _, _ = partition.report.tolist()
             lease = Lease(cache, home, request, self._number)
             self._number += 1
             lease._nodes = partition.out.nodes[: hits + stored].copy()
-            lease._blocks = partition.out.blocks[: hits + taken].tolist()
+            lease._blocks = partition.out.blocks[: hits + taken].copy()
             lease.stored_blocks = stored
             if gone:
-                self._left(home, gone, moves, now)
+                self.departures.settle(home, gone, moves, now)
             loaded = 0
-            if second is not None and found is not None:
+            if found is not None and second is not None:
                 loaded = second.load(found, lease, hits, moves)
-            self._describe(lease, chain, hits, loaded, waits)
+            self._describe(lease, chain, hits, stored, loaded, waits)
         except BadVictimError as error:
             self._undo(home, lease, error, moves, now)
             raise
         finally:
             if found is not None and second is not None:
                 second.let_go(found, now)
-        lease.moves = tuple(moves)
-        if self.events.on and stored:
-            self._stored(lease, hits, chain)
+        if moves:
+            lease.moves = tuple(moves)
+        if stored:
+            self._stored(lease, hits)
         return lease
 
     def _undo(
         self, home: Home, lease: Lease | None, error: BadVictimError, moves: list[Move], now: float
     ) -> None:
         """Let go what was held when a policy's fault showed; what left has left."""
-        self._drop(home, error.left, now)
+        self.departures.drop(home, error.left, now)
         if lease is not None:
             lease.released = True
             hits = len(lease._nodes) - lease.stored_blocks
             private = np.array(lease._blocks[len(lease._nodes) :], np.int32)
             dropped = home.partition.fail(lease._nodes, private, hits, now)
-            self._drop(home, home.partition.left(dropped), now)
-        self._take_back(moves, now)
+            self.departures.settle(home, dropped, None, now)
+        self.departures.take_back(moves, now)
 
     def _give(
         self, home: Home, need: int, room: int, spare: int, now: float, moves: list[Move]
@@ -157,12 +167,12 @@ class BlockManager:
         try:
             self.store.make_room(home, need, room, now, gone)
             while gone:
-                self._keep(*gone.pop(0), moves, now)
+                self.departures.keep(*gone.pop(0), moves, now)
         except BadVictimError as error:
             for giver, left in gone:
-                self._drop(giver, left, now)
-            self._drop(home, error.left, now)
-            self._take_back(moves, now)
+                self.departures.drop(giver, left, now)
+            self.departures.drop(home, error.left, now)
+            self.departures.take_back(moves, now)
             raise
         return True
 
@@ -171,27 +181,29 @@ class BlockManager:
     ) -> None:
         columns = home.partition.columns
         if columns.asked:
-            columns.write(request_values(request, chain, now), again=again)
+            shift = home.partition.shift_s
+            columns.write(request_values(request, chain, now, shift), again=again)
 
-    def _describe(self, lease: Lease, chain: Chain, hits: int, loaded: int, waits: int) -> None:
-        size = self.block_size
-        found = hits + loaded
-        lease.hit_blocks = found
+    def _describe(
+        self, lease: Lease, chain: Chain, hits: int, stored: int, loaded: int, waits: int
+    ) -> None:
+        size, tokens = self.block_size, chain.tokens
+        found = (hits + loaded) * size
+        lease.hit_blocks = hits + loaded
         lease.loaded_blocks = loaded
-        lease.hit_tokens = min(found * size, chain.tokens)
-        lease.computed_tokens = min(hits * size, chain.tokens)
-        lease.waits_for_blocks = max(0, hits - waits)
+        lease.hit_tokens = found if found < tokens else tokens
+        lease.computed_tokens = waits * size if waits * size < tokens else tokens
+        lease._theirs, lease._ready = hits, waits
         lease.prompt_blocks = chain.blocks
-        lease.tokens = min(chain.tokens, len(lease._blocks) * size)
-        lease.stored_blocks = len(lease._nodes) - hits
-        if len(lease._nodes) == len(chain.keys):
-            lease._last_hash, lease._tail = chain.last_hash, chain.tail
-            if lease._tail is not None:
-                lease._tail = list(lease._tail)
+        room = len(lease._ids) * size
+        lease.tokens = room if room < tokens else tokens
+        lease.stored_blocks = stored
+        if chain.tail is not None and hits + stored == len(chain.keys):
+            lease._last_hash, lease._tail = chain.last_hash, list(chain.tail)
 
     def hold_hits(
         self,
-        cache: KVCacheScheduler,
+        cache: Serving,
         request: Request,
         chain: Chain,
         home: Home,
@@ -247,11 +259,11 @@ class BlockManager:
         if copied is not None:
             fresh = blocks.pop(0)
             moves.append(Move("copy", lease._blocks[copied], fresh))
-            self._replace(lease, copied, fresh, leases, now)
+            self._replace(lease, copied, fresh, leases, moves, now)
         lease._blocks.extend(blocks)
         lease.tokens = total
         lease._tail, lease._last_hash = plan.tail, plan.last_hash
-        self._store(lease, plan.keys, now)
+        self._store(lease, plan, now)
         return blocks, moves
 
     def _plan(
@@ -259,15 +271,17 @@ class BlockManager:
     ) -> _Plan:
         """Work out the keys of the blocks that become full. Changes nothing."""
         size = self.block_size
-        if hashes is None and (ids is None or lease._tail is None):
-            # Nothing behind tokens that nobody named can be found again.
+        lost = lease.lost_from is not None
+        if hashes is None and (ids is None or lease._tail is None or lost):
+            # Nothing behind tokens that nobody named, or that are lost, can be found again.
             tail = lease._tail if total == lease.tokens else None
             return _Plan(self.maker.keys([]), tail, lease._last_hash)
         if hashes is None:
             behind = [*(lease._tail or []), *(ids or [])]
             made = self.maker.hash(lease.request, behind, lease._last_hash)
             last = made[-1] if made else lease._last_hash
-            return _Plan(self.maker.keys(made), behind[len(made) * size :], last)
+            full = len(made) * size
+            return _Plan(self.maker.keys(made), behind[full:], last, behind[:full])
         keys = self.maker.keys(hashes)
         start = len(lease._nodes)
         if copied is not None and copied < start:
@@ -283,7 +297,7 @@ class BlockManager:
             if at != copied
         ):
             raise UsageError("a block that a fork shares cannot be named: name it before the fork")
-        return _Plan(keys, None, None)
+        return _Plan(keys[:0] if lost else keys, None, None)
 
     def _must_copy(self, lease: Lease) -> int | None:
         """Return the place of a partial last block that others may read, or None."""
@@ -293,7 +307,13 @@ class BlockManager:
         return last if last < len(lease._nodes) or lease._blocks[last] in self.shared else None
 
     def _replace(
-        self, lease: Lease, place: int, fresh: int, leases: Collection[Lease], now: float
+        self,
+        lease: Lease,
+        place: int,
+        fresh: int,
+        leases: Collection[Lease],
+        moves: list[Move],
+        now: float,
     ) -> None:
         """Put a block of the lease's own where one stands that it only shares."""
         old = lease._blocks[place]
@@ -306,19 +326,17 @@ class BlockManager:
         node = lease._nodes[place:]
         keep = 1
         if partition.live.ready[node[0]] == COMPUTING and not any(
-            other is not lease and other.hit_blocks <= place and self._holds(other, node[0], place)
+            other is not lease and other.hit_blocks <= place and other.holds(int(node[0]), place)
             for other in leases
         ):
             # Nobody is to write it any more.
-            self.lose(lease, place, leases, now)
+            self.departures.lose(lease, place, leases, now)
             keep = 0
         lease._nodes = lease._nodes[:place]
+        lease._theirs = min(lease._theirs, place)
         if place:
             partition.share(int(lease._nodes[-1]))
-        self._end(lease, node, _NO_BLOCKS, keep, now, vouched=False)
-
-    def _holds(self, lease: Lease, node: int, place: int) -> bool:
-        return len(lease._nodes) > place and int(lease._nodes[place]) == node
+        self._end(lease, node, _NO_BLOCKS, keep, moves, now, vouched=False)
 
     def _take(
         self, home: Home, blocks: int, now: float, moves: list[Move]
@@ -332,20 +350,21 @@ class BlockManager:
         try:
             taken = partition.take(blocks, 0, now)
             if taken is None:
-                self._take_back(moves, now)
+                self.departures.take_back(moves, now)
                 return None
-            self._left(home, int(partition.report[kernel.EVICTED]), moves, now)
+            self.departures.settle(home, int(partition.report[kernel.EVICTED]), moves, now)
         except BadVictimError as error:
-            self._drop(home, error.left, now)
+            self.departures.drop(home, error.left, now)
             if taken is not None:
                 partition.fail(_NO_BLOCKS, taken, 0, now)
-            self._take_back(moves, now)
+            self.departures.take_back(moves, now)
             raise
         return taken
 
-    def _store(self, lease: Lease, keys: NDArray[np.int64], now: float) -> None:
+    def _store(self, lease: Lease, plan: _Plan, now: float) -> None:
         """Store full blocks of the lease's own under keys."""
         start = len(lease._nodes)
+        keys = plan.keys
         count = len(keys)
         if not count:
             return
@@ -367,31 +386,33 @@ class BlockManager:
         lease._nodes = np.concatenate([lease._nodes, nodes])
         lease.stored_blocks += count - there
         self.counters.blocks_stored += count - there
-        if self.events.on and there < count:
-            self._stored(lease, first_new, chain)
+        if there < count:
+            tokens = plan.tokens[(first_new - start) * self.block_size :]
+            self._stored(lease, first_new, tokens[: (count - there) * self.block_size])
 
     # Sharing and releasing
 
-    def fork(self, cache: KVCacheScheduler, lease: Lease) -> Lease:
+    def fork(self, cache: Serving, lease: Lease) -> Lease:
         """Return a lease that holds the same blocks. O(blocks)."""
         twin = Lease(cache, lease._home, lease.request, self._number)
         self._number += 1
         for name in (
             "_last_hash", "computed_tokens", "hit_blocks", "hit_tokens", "loaded_blocks",
-            "lost_from", "outcome", "prompt_blocks", "reason", "tokens", "waits_for_blocks",
+            "lost_from", "outcome", "prompt_blocks", "reason", "tokens", "_ready",
         ):  # fmt: skip
             setattr(twin, name, getattr(lease, name))
         twin._nodes = lease._nodes
+        twin._theirs = len(lease._nodes)
         twin._blocks = list(lease._blocks)
         twin._own = dict(lease._own)
         twin._tail = None if lease._tail is None else list(lease._tail)
         if len(lease._nodes):
             lease._home.partition.share(lease.deepest)
-        for block in self._private(lease):
+        for block in self.private(lease):
             self.shared[block] = self.shared.get(block, 1) + 1
         return twin
 
-    def _private(self, lease: Lease) -> list[int]:
+    def private(self, lease: Lease) -> list[int]:
         """Blocks of a lease that hold no node."""
         return [*lease._own.values(), *lease._blocks[len(lease._nodes) :]]
 
@@ -416,10 +437,11 @@ class BlockManager:
         vouched = not failed
         if second is not None and len(lease._spilled):
             second.end_spill(lease._spilled, vouched and lease.lost_from is None, now)
-        private: Any = self._private(lease) if lease._own or lease.extra_blocks else _NO_BLOCKS
+        private: Any = self.private(lease) if lease._own or lease.extra_blocks else _NO_BLOCKS
         if len(private) and self.shared:
             private = self._unshare(private)
-        self._end(lease, lease._nodes, np.asarray(private, np.int32), keep, now, vouched=vouched)
+        blocks = np.asarray(private, np.int32)
+        self._end(lease, lease._nodes, blocks, keep, moves, now, vouched=vouched)
         if second is not None and second.writes_through and keep and vouched:
             second.write_through(home.partition, lease._nodes[:keep], moves, now)
         return moves
@@ -430,33 +452,32 @@ class BlockManager:
         nodes: NDArray[np.int32],
         private: NDArray[np.int32],
         keep: int,
+        moves: list[Move],
         now: float,
         *,
         vouched: bool,
     ) -> None:
         """Release nodes of a lease, and tell what is dropped."""
         request = lease.request
-        level = request.priority if self.levels else 0
-        expires = NEVER
-        if request.lifetime_s is not None:
-            expires = min(int((now + request.lifetime_s) * 1e6), NEVER - 1)
         partition = lease._home.partition
+        level, expires = self.retention(request, partition, now)
         if partition.columns.asked:
             chain = self.maker.make(request)
             self._announce(lease._home, request, chain, now, again=True)
         if not vouched:
             dropped = partition.fail(nodes, private, keep, now, level, expires)
-        elif not lease._own:
-            dropped = partition.release(nodes, private, keep, now, level, expires)
-        else:
-            # Whoever stored the same first says when that block is computed.
+        elif lease._own or lease.waits_for_blocks:
+            # What others compute, or stored first, is not in place because this one ends.
             ready = partition.live.ready
-            others = nodes[list(lease._own)]
+            theirs = np.array([*lease._own, *range(lease._ready, lease._theirs)], np.int64)
+            others = nodes[theirs[theirs < len(nodes)]]
             others = others[ready[others] == COMPUTING]
             dropped = partition.release(nodes, private, keep, now, level, expires)
-            ready[others] = COMPUTING
-        if dropped:
-            self._drop(lease._home, partition.left(dropped), now)
+            # Where nobody else is left, this one's word counts.
+            ready[others[partition.live.locks[others] > 0]] = COMPUTING
+        else:
+            dropped = partition.release(nodes, private, keep, now, level, expires)
+        self.departures.settle(lease._home, dropped, moves, now)
 
     def first_uncomputed(self, lease: Lease, keep: int) -> int:
         """Return the first block from ``keep`` on that a lease was to compute and nobody has.
@@ -469,84 +490,21 @@ class BlockManager:
                 return at
         return len(ready)
 
-    def lose(self, lease: Lease, first: int, leases: Iterable[Lease], now: float) -> None:
-        """Distrust a lease's nodes from ``first`` on, and have other leases of them know.
-
-        They are found no more. O(leases).
-        """
-        home = lease._home
-        bad = int(lease._nodes[first])
-        home.partition.lose(lease._nodes, first)
-        for other in leases:
-            if other is not lease and other._home is home and self._holds(other, bad, first):
-                home.partition.lose(other._nodes, first)
-                other.lost_from = first if other.lost_from is None else min(other.lost_from, first)
-        if home.second is not None:
-            home.second.discard(bad, now)
-
-    # What is said about it
-
-    def _left(self, home: Home, count: int, moves: list[Move], now: float) -> None:
-        """Say what a partition's last call let leave."""
-        if self.events.on or home.second is not None:
-            self._keep(home, home.partition.left(count), moves, now)
-            return
-        self.counters.blocks_evicted += count
-        why = home.partition.out.gone_why[:count]
-        self.counters.blocks_expired += int(np.count_nonzero(why == kernel.BY_LIFETIME))
-
-    def _keep(self, home: Home, left: list[Left], moves: list[Move], now: float) -> None:
-        """Count what left, tell it, and keep it in the second tier where there is one.
-
-        Raises what the second tier's policy is at fault with; all is told by then.
-        """
-        second, ready = home.second, home.partition.live.ready
-        fault = None
-        if second is not None:
-            for each in left:
-                try:
-                    if ready[each.node] == READY and fault is None:
-                        second.keep(each.node, each.block, moves, now)
-                except BadVictimError as error:
-                    error.left.clear()
-                    fault = error
-        self._drop(home, left, now)
-        if fault is not None:
-            raise fault
-
-    def _drop(self, home: Home, left: list[Left], now: float) -> None:
-        """Count and tell what left; nothing is kept below what is in no tier now."""
-        self.counters.blocks_evicted += len(left)
-        for each in left:
-            if each.why == kernel.BY_LIFETIME:
-                self.counters.blocks_expired += 1
-            elif each.why == kernel.UNCOMPUTED:
-                self.counters.blocks_dropped += 1
-            if home.second is not None:
-                home.second.cut(each.node, now)
-            if self.events.on:
-                self.events.add(BlockRemoved([self.hash_of(each.key)], reason=WHY[each.why]))
-
-    def _take_back(self, moves: list[Move], now: float) -> None:
-        """Forget what moves that nobody will carry would have brought."""
-        self.discard(moves, now)
-        moves.clear()
-
-    def discard(self, moves: Iterable[Move], now: float) -> set[int]:
-        """Forget what the offloads among moves that failed would have brought; return where to."""
-        slots = {move.target for move in moves if move.kind == "offload"}
-        if slots:
-            for home in self.store.homes.values():
-                if home.second is not None:
-                    home.second.discard_slots(slots, now)
-        return slots
+    def retention(self, request: Request, partition: Partition, now: float) -> tuple[int, int]:
+        """Return the level and the expiry that a request's blocks get at a release ``now``."""
+        expires = NEVER
+        if request.lifetime_s is not None:
+            expires = min(int((partition.time(now) + request.lifetime_s) * 1e6), NEVER - 1)
+        return int(request.priority) if self.levels else 0, expires
 
     def distrust(self, lease: Lease, place: int, leases: Collection[Lease], now: float) -> None:
         """Distrust a lease from a block on, the end of what was in place before it grew."""
         if place < len(lease._nodes):
-            self.lose(lease, place, leases, now)
+            self.departures.lose(lease, place, leases, now)
         if lease.lost_from is None or place < lease.lost_from:
             lease.lost_from = place
+
+    # What is said about it
 
     def mark_ready(self, lease: Lease) -> None:
         """Mark the blocks of a lease that are in place. O(blocks)."""
@@ -562,22 +520,24 @@ class BlockManager:
         ready[nodes] = READY
 
     def expire(self, now: float) -> int:
-        """Let all leave whose lifetime has ended; return how many."""
+        """Let all leave whose lifetime has ended; return how many. None of them is offloaded."""
         total = 0
         for home in self.store.homes.values():
             count = home.partition.expire(now)
-            self._drop(home, home.partition.left(count), now)
+            self.departures.settle(home, count, None, now)
             total += count
         return total
 
     def unpin(self, pin: Pin, now: float) -> None:
         """End a pin, and tell what is dropped."""
         partition = pin._home.partition
-        self._drop(pin._home, partition.left(partition.unpin(pin._nodes)), now)
+        self.departures.settle(pin._home, partition.unpin(pin._nodes), None, now)
 
     def tell_moves(self, moves: Iterable[Move]) -> None:
         """Tell of moves, and count them."""
         for move in moves:
+            if self.queue is not None:
+                self.queue.append(move)
             if move.kind == "offload":
                 self.counters.offloads += 1
             elif move.kind == "load":
@@ -585,21 +545,37 @@ class BlockManager:
             if self.events.on:
                 self.events.add(Moved(move.kind, move.source, move.target, move.block_hash))
 
-    def hash_of(self, key: NDArray[np.int64]) -> BlockHash:
-        """Return a key as it was handed in."""
-        return self.maker.to_hash(key)
-
-    def _stored(self, lease: Lease, first: int, chain: Chain) -> None:
-        """Tell that a lease's nodes from ``first`` on were stored."""
+    def _stored(self, lease: Lease, first: int, grown: list[int] | None = None) -> None:
+        """Tell that a lease's nodes from ``first`` on were stored; ``grown`` are their tokens."""
+        if not self.told.on:
+            return
+        request = lease.request
         keys = lease._home.partition.names.keys
         nodes = lease._nodes
-        hashes = [self.hash_of(keys[node]) for node in nodes[first:]]
-        parent = self.hash_of(keys[nodes[first - 1]]) if first else None
         size = self.block_size
-        ids = lease.request.token_ids
-        tokens: list[int] = []
-        if ids is not None and len(nodes) <= len(chain.keys):
+        ids: Any = request.token_ids
+        tokens = grown
+        if grown is None and ids is not None:
             tokens = [int(token) for token in ids[first * size : len(nodes) * size]]
-        self.events.add(
-            BlockStored(hashes, parent, tokens, size, lora_name=lease.request.lora_name)
+        self.told.stored(
+            keys[nodes[first:]],
+            keys[nodes[first - 1]] if first else None,
+            GPU,
+            tokens,
+            lora_name=request.lora_name,
+            extra_keys=extra_keys(request, first, len(nodes)),
+            session_id=request.session,
         )
+
+
+def extra_keys(request: Request, first: int, end: int) -> list[tuple[str, ...] | None] | None:
+    """Return what beside its tokens is in the hash of each block from ``first`` up to ``end``.
+
+    As vLLM's events say it: an adapter in each block, a salt in the first one; None where the
+    hashes were handed in.
+    """
+    if request.token_ids is None:
+        return None
+    adapter = () if request.lora_name is None else (request.lora_name,)
+    salts = [each for each in (request.cache_salt, request.model_revision) if each is not None]
+    return [(adapter if at else (*adapter, *salts)) or None for at in range(first, end)]

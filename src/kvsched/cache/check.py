@@ -172,7 +172,7 @@ def _check_names(partition: Partition) -> None:
     )
     for entry in slots.tolist():
         number = entry & ((1 << 32) - 1)
-        home = home_of(int(table.parent[number]), names.keys, number)
+        home = home_of(int(names.path[number]))
         _require(entry >> 32 == home, f"number {number} is in the index under another name")
 
 

@@ -90,6 +90,26 @@ class LiveColumns(Mapping[str, Column]):
             for name, code in self._codes[column].codes.items():
                 policy.learn_name(state, column, code, name)
 
+    def known(self) -> dict[str, list[tuple[str, int, int]]]:
+        """Return each column's names with their codes and turns, the longest unmet first."""
+        return {
+            column: [(name, code, int(codes.turns[code])) for name, code in codes.codes.items()]
+            for column, codes in self._codes.items()
+        }
+
+    def learn(self, column: str, name: str, code: int, turn: int) -> bool:
+        """Know a name that `known` gave, after those before it; False for one that it did not."""
+        codes = self._codes.get(column)
+        if codes is None or not 0 <= code < codes.most or len(codes.codes) >= codes.most:
+            return False
+        codes.codes[name] = code
+        codes.turns[code] = turn
+        return True
+
+    def meet(self, column: str, name: str) -> None:
+        """Meet a name before any request has it. O(1)."""
+        self._code(column, name)
+
     def forget_policy(self) -> None:
         """Write for no policy, until one asks."""
         self.asked.clear()
@@ -104,6 +124,13 @@ class LiveColumns(Mapping[str, Column]):
             else:
                 value = values.get(name)
                 self._arrays[name][0] = _NUMBERS[name][1] if value is None else value
+
+    def blank(self, copies: Mapping[int, Any]) -> None:
+        """Write that nothing is known into copies of the columns, found by the originals' ids."""
+        for name, array in self._arrays.items():
+            copied = copies.get(id(array))
+            if copied is not None:
+                copied[0] = -1 if name in MOST_NAMES else _NUMBERS[name][1]
 
     def _code(self, column: str, name: str | None) -> int:
         if name is None:

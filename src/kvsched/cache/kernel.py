@@ -11,7 +11,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kvsched.cache.names import find, hide, is_idle, known, name, rest, unname, wake
+from kvsched.cache.names import (
+    find,
+    hide,
+    is_idle,
+    known,
+    lay_paths,
+    look_ahead,
+    name,
+    rest,
+    unname,
+    wake,
+)
 from kvsched.cache.state import (
     BLANK,
     CLOSED,
@@ -37,7 +48,7 @@ from kvsched.cache.state import (
     Out,
     Pool,
 )
-from kvsched.kernel.heap import heap_peek, heap_push, heap_remove
+from kvsched.kernel.heap import SIZE, heap_peek, heap_push, heap_remove
 from kvsched.kernel.hooks import (
     begin,
     enter,
@@ -101,8 +112,10 @@ EVICTED = 3
 DEEPEST = 4
 WAITS = 5
 ROOM = 6
+SEEN = 7
 """Places in ``report``: nodes hit and stored, blocks taken, nodes that left, the deepest node held,
-the first hit that nobody has said is computed (or the hits), and blocks that there was room for."""
+the first hit that nobody has said is computed (or the hits), blocks that there was room for, and
+nothing that means anything."""
 
 
 def _lock(live: Live, node: int) -> None:
@@ -170,7 +183,7 @@ def _open(live: Live, state: Any, node: int) -> None:
 
 def _close(live: Live, state: Any, node: int) -> None:
     """An evictable node is held, gets a child, or leaves by no choice of the policy."""
-    if live.due.place[node] != NONE:
+    if live.due.counts[SIZE] > 0 and live.due.place[node] != NONE:
         heap_remove(live.due, node)
     if live.where[node] == IN_POLICY:
         leave(live.table, state, node)
@@ -206,7 +219,7 @@ def _why(live: Live, node: int, now_us: int) -> int:
 def _remove(live: Live, state: Any, pool: Pool, out: Out, node: int, gone: int, why: int) -> None:
     """Take a node out of the cache: an evictable one, or one that was never opened."""
     if why == BY_POLICY:
-        if live.due.place[node] != NONE:
+        if live.due.counts[SIZE] > 0 and live.due.place[node] != NONE:
             heap_remove(live.due, node)
         live.where[node] = CLOSED
         on_evict(live.table, state, node)
@@ -221,6 +234,7 @@ def _remove(live: Live, state: Any, pool: Pool, out: Out, node: int, gone: int, 
     pool.counts[FREE] += 1
     live.table.resident[node] = 0
     live.block[node] = NONE
+    live.rank[node] = live.counts[RANK]
     live.level[node] = 0
     live.expires[node] = UNSET
     live.counts[RESIDENT] -= 1
@@ -318,7 +332,7 @@ def _walk(
     waits = -1
     at = 0
     while at < length:
-        node = find(live, deepest, keys, at, space)
+        node = find(live, deepest, keys, at, space, int(out.paths[at]))
         if node == NONE or live.table.resident[node] == 0:
             break
         out.nodes[at] = node
@@ -341,9 +355,7 @@ def _fits(live: Live, pool: Pool, out: Out, need: int) -> bool:
 
 
 def _settle(live: Live, node: int, parent: int, block: int) -> None:
-    """Make a known node resident and held; the hold on its parent moves to it."""
-    if is_idle(live, node):
-        wake(live, node)
+    """Make a node resident and held; the hold on its parent moves to it."""
     live.table.resident[node] = 1
     live.block[node] = block
     live.ready[node] = COMPUTING
@@ -394,24 +406,6 @@ def _unhold(live: Live, state: Any, pool: Pool, out: Out, how: int, length: int)
     out.report[EVICTED] = _let_go(live, state, pool, out, length, length)
 
 
-def _find(
-    live: Live,
-    state: Any,
-    deepest: int,
-    keys: NDArray[np.int64],
-    row: int,
-    space: NDArray[np.int64],
-    tokens: int,
-    block_size: int,
-) -> int:
-    """Return the number of a key that is to be stored; a new one waits among the idle."""
-    node = find(live, deepest, keys, row, space)
-    if node == NONE:
-        node = name(live, state, deepest, keys, row, space, tokens, block_size)
-        rest(live, node)
-    return node
-
-
 def _store(
     live: Live,
     state: Any,
@@ -435,11 +429,18 @@ def _store(
     """
     table, counts = live.table, live.counts
     evicted, taken, at, node, code = 0, 0, hits, NONE, OK
+    is_new = False
     while at < length + extra or how == EXPIRE:
         is_node = at < length
         if is_node and node == NONE:
-            tokens = last_tokens if at == length - 1 else block_size
-            node = _find(live, state, deepest, keys, at, space, tokens, block_size)
+            # Below a number that was given just now nothing is known.
+            if not is_new:
+                node = find(live, deepest, keys, at, space, int(out.paths[at]))
+            is_new = node == NONE
+            if is_new:
+                tokens = last_tokens if at == length - 1 else block_size
+                path = int(out.paths[at])
+                node = name(live, state, deepest, keys, at, space, path, tokens, block_size)
         full = pool.counts[FREE] == 0 or counts[USED] >= counts[LIMIT]
         short = full and how != GROW and how < EVICT
         if short or (how == EVICT and evicted < extra) or how == EXPIRE:
@@ -462,12 +463,16 @@ def _store(
             counts[USED] += 1
             taken += 1
         if is_node:
+            if not is_new and is_idle(live, node):
+                wake(live, node)
             _settle(live, node, deepest, int(out.blocks[at]))
             out.nodes[at] = node
             on_insert(table, state, node, rank - at)
             deepest = node
             node = NONE
         at += 1
+    if node != NONE and is_new:
+        rest(live, node)
     out.report[STORED_BLOCKS] = min(at, length) - hits
     out.report[TAKEN] = taken
     out.report[EVICTED] = evicted
@@ -547,6 +552,7 @@ def operate(
             _share(live, state, base)
         return OK
     out.report[DEEPEST] = base
+    out.report[SEEN] = lay_paths(live, out, base, keys, space, length)
     hits = _walk(live, out, base, keys, space, length)
     deepest = int(out.report[DEEPEST])
     if how == ACQUIRE and base != NONE:
@@ -560,6 +566,7 @@ def operate(
         if hits > 0:
             _unlock(live, deepest)
         return OK if fits else NO_ROOM
+    out.report[SEEN] = look_ahead(live, length - hits)
     rank = int(live.counts[RANK]) + length - 1
     live.counts[RANK] += max(length, 1)
     _hit(live, state, out, how, base, deepest, hits, was_open, rank, now)

@@ -9,10 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvsched.cache.request import Growth, Move, Outcome, Request
+from kvsched.cache.state import READY
 from kvsched.kernel.table import NONE
 
 if TYPE_CHECKING:
-    from kvsched.cache.scheduler import KVCacheScheduler
+    from kvsched.cache.serving import Serving
     from kvsched.cache.store import Home
 
 
@@ -24,14 +25,16 @@ class Lease:
     """
 
     __slots__ = (
-        "_blocks",
         "_cache",
         "_home",
+        "_ids",
         "_last_hash",
         "_nodes",
         "_own",
+        "_ready",
         "_spilled",
         "_tail",
+        "_theirs",
         "computed_tokens",
         "hit_blocks",
         "hit_tokens",
@@ -48,18 +51,19 @@ class Lease:
         "spilled",
         "stored_blocks",
         "tokens",
-        "waits_for_blocks",
     )
 
-    def __init__(self, cache: KVCacheScheduler, home: Home, request: Request, number: int) -> None:
+    def __init__(self, cache: Serving, home: Home, request: Request, number: int) -> None:
         self._cache = cache
         self._home = home
         self._nodes: NDArray[np.int32] = _NOTHING
-        self._blocks: list[int] = []
+        self._ids: list[int] | NDArray[np.int32] = []
         self._own: dict[int, int] = {}
         self._spilled: NDArray[np.int32] = _NOTHING
         self._last_hash: bytes | None = None
         self._tail: list[int] | None = None
+        self._theirs = 0
+        self._ready = 0
         self.id = number
         self.request = request
         self.outcome = Outcome.ADMIT
@@ -75,8 +79,6 @@ class Lease:
         """Leading tokens of the prompt that need no computing, where all of `moves` are carried."""
         self.loaded_blocks = 0
         """Of the hits, blocks that come from the second tier."""
-        self.waits_for_blocks = 0
-        """Of the hits, trailing blocks that another request is still computing."""
         self.stored_blocks = 0
         """Blocks that this request stores, generated ones included."""
         self.computed_tokens = 0
@@ -93,14 +95,42 @@ class Lease:
         self.released = False
 
     @property
+    def _blocks(self) -> list[int]:
+        """Physical blocks: a list from the first look on, as most requests never look."""
+        if isinstance(self._ids, list):
+            return self._ids
+        found: list[int] = self._ids.tolist()
+        self._ids = found
+        return found
+
+    @_blocks.setter
+    def _blocks(self, blocks: list[int] | NDArray[np.int32]) -> None:
+        self._ids = blocks
+
+    @property
     def block_ids(self) -> tuple[int, ...]:
         """Physical blocks in the order of the tokens. O(blocks)."""
         return tuple(self._blocks)
 
     @property
+    def waits_for_blocks(self) -> int:
+        """Of the hits, trailing blocks that another request is computing at this moment.
+
+        Nothing behind them can be computed before it is 0. O(1), and O(hits) over all calls.
+        """
+        ready = self._home.partition.live.ready
+        while self._ready < self._theirs and ready[self._nodes[self._ready]] == READY:
+            self._ready += 1
+        return self._theirs - self._ready
+
+    def holds(self, node: int, place: int) -> bool:
+        """Whether its block at ``place`` is that of a node."""
+        return len(self._nodes) > place and int(self._nodes[place]) == node
+
+    @property
     def extra_blocks(self) -> int:
         """Blocks behind the last that has a key."""
-        return len(self._blocks) - len(self._nodes)
+        return len(self._ids) - len(self._nodes)
 
     @property
     def tenant(self) -> str:

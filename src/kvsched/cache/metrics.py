@@ -1,8 +1,21 @@
-"""Counters, under vLLM's Prometheus names where they mean the same."""
+"""Counters, under vLLM's Prometheus names where they mean the same.
+
+In vLLM 0.32.0 (``v1/core/sched/scheduler.py``, ``v1/metrics``) a request's prompt tokens are
+queries, once, when it is scheduled and has its blocks; those found are hits; what the first tier
+has not is asked of the second. So here: requests that wait or are rejected count nothing, nor does
+looking. One that runs degraded counts whole. vLLM itself asks for one token less than the prompt
+has, so that a prompt which is cached whole hits a block less there. It counts a preempted request
+anew in other statistics; here one that comes again is another request.
+"""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, fields
+
+from kvsched.foundation.errors import UsageError
+
+_LABEL = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
 
 
 @dataclass(slots=True)
@@ -24,6 +37,7 @@ class Counters:
     admitted: int = 0
     degraded: int = 0
     queued: int = 0
+    """Requests that took a place in the waiting list; the turn of some came at once."""
     rejected: int = 0
     released: int = 0
     failed: int = 0
@@ -65,7 +79,13 @@ def exported(counters: Counters, gauges: dict[str, float]) -> dict[str, float]:
 
 
 def exposition(metrics: dict[str, float], labels: dict[str, str]) -> str:
-    """Return metrics in Prometheus's text format, each with its type."""
+    """Return metrics in Prometheus's text format, each with its type.
+
+    Raises UsageError for a name of a label that the format has not.
+    """
+    for name in labels:
+        if not _LABEL.fullmatch(name) or name.startswith("__"):
+            raise UsageError(f"Prometheus has no label {name!r}: letters, digits and _ alone")
     inner = ",".join(f'{name}="{_escaped(value)}"' for name, value in labels.items())
     marked = f"{{{inner}}}" if inner else ""
     lines = []

@@ -9,27 +9,82 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from kvsched.cache.state import BLANK, FRESH, NAMES, Live, Names
+from kvsched.cache.state import BLANK, FRESH, NAMES, RANK, Live, Names, Out
 from kvsched.kernel.hooks import forget
 from kvsched.kernel.linked import AHEAD, BEHIND, link_behind, unlink
 from kvsched.kernel.table import NONE
 
 HALF = (1 << 30) - 1
 LOW = (1 << 32) - 1
+WORD = (1 << 60) - 1
 FACTORS = (1_103_515_245, 1_597_334_677, 747_796_405)
 PRIME = (1 << 61) - 1
 
 
-def home_of(parent: int, keys: NDArray[np.int64], row: int) -> int:
-    """Return 31 bits that spread (parent, key). O(1)."""
+def path_below(path: int, word: int) -> int:
+    """Return the 61-bit hash of a path from that of its parent and a word of its key. O(1)."""
     # Below 2^62 all along: the same compiled and plain.
-    word = int(keys[row, 0]) & ((1 << 60) - 1)
-    mixed = (word & HALF) * FACTORS[0] % PRIME
-    mixed = (mixed ^ (word >> 30)) % (1 << 30) * FACTORS[1] + (mixed >> 30)
-    mixed += (int(parent) + 1) * FACTORS[2]
-    mixed ^= mixed >> 29
-    mixed = (mixed & HALF) * FACTORS[1] + (mixed >> 30)
-    return int((mixed ^ (mixed >> 31)) & 0x7FFFFFFF)
+    mixed = (path ^ (word & WORD)) + FACTORS[2]
+    low, high = mixed & HALF, (mixed >> 30) & HALF
+    return (low * FACTORS[0] + high * FACTORS[1]) % PRIME
+
+
+def path_of_space(space: NDArray[np.int64]) -> int:
+    """Return the hash that the paths of a namespace begin with. O(1)."""
+    return path_below(path_below(0, int(space[0])), int(space[1]))
+
+
+def home_of(path: int) -> int:
+    """Return the 31 bits of a path's hash that the index goes by. O(1)."""
+    return int((path ^ (path >> 30)) & 0x7FFFFFFF)
+
+
+def lay_paths(
+    live: Live,
+    out: Out,
+    base: int,
+    keys: NDArray[np.int64],
+    space: NDArray[np.int64],
+    length: int,
+) -> int:
+    """Write the hash of each path of a chain below ``base`` into ``out.paths``. O(length).
+
+    All of them are known before any is looked up, so that what is read of the index comes from
+    memory at once and not one after another: half the time of a request in a cache of 100,000
+    blocks. The returned sum keeps the reads from being left out.
+    """
+    names = live.names
+    mask = len(names.slots) - 1
+    path = path_of_space(space) if base == NONE else int(names.path[base])
+    seen = 0
+    # A chain may be longer than all that could ever be held of it.
+    for at in range(min(length, len(out.paths))):
+        path = path_below(path, int(keys[at, 0]))
+        out.paths[at] = path
+        seen ^= int(names.slots[home_of(path) & mask])
+    return seen
+
+
+def look_ahead(live: Live, numbers: int) -> int:
+    """Read of the index what forgetting the next ``numbers`` idle ones needs. O(numbers)."""
+    names = live.names
+    mask = len(names.slots) - 1
+    if names.counts[FRESH] + numbers <= names.counts[NAMES]:
+        return 0
+    ends = len(names.idle) - 1
+    first = int(names.idle[ends, BEHIND])
+    node = first
+    seen = 0
+    while numbers > 0 and node != ends:
+        seen ^= int(names.slots[home_of(int(names.path[node])) & mask])
+        above = int(live.table.parent[node])
+        if above != NONE and names.kin[above] == 1 and live.table.resident[above] == 0:
+            node = above
+        else:
+            first = int(names.idle[first, BEHIND])
+            node = first
+        numbers -= 1
+    return seen
 
 
 def _is(
@@ -52,12 +107,20 @@ def _is(
 
 
 def find(
-    live: Live, parent: int, keys: NDArray[np.int64], row: int, space: NDArray[np.int64]
+    live: Live,
+    parent: int,
+    keys: NDArray[np.int64],
+    row: int,
+    space: NDArray[np.int64],
+    path: int,
 ) -> int:
-    """Return the number known under (parent, ``keys[row]``), or NONE. O(1) expected."""
+    """Return the number known under (parent, ``keys[row]``), or NONE. O(1) expected.
+
+    ``path``: the hash of its path.
+    """
     slots = live.names.slots
     mask = len(slots) - 1
-    home = home_of(parent, keys, row)
+    home = home_of(path)
     at = home & mask
     while slots[at] != NONE:
         entry = int(slots[at])
@@ -82,7 +145,7 @@ def hide(live: Live, node: int) -> None:
     names = live.names
     slots = names.slots
     mask = len(slots) - 1
-    home = home_of(int(live.table.parent[node]), names.keys, node)
+    home = home_of(int(names.path[node]))
     at = home & mask
     while slots[at] != NONE and (int(slots[at]) & LOW) != node:
         at = (at + 1) & mask
@@ -99,6 +162,14 @@ def hide(live: Live, node: int) -> None:
             slots[gap] = slots[at]
             gap = at
     slots[gap] = NONE
+
+
+def reindex(names: Names, listed: NDArray[np.uint8]) -> None:
+    """Index the numbers that are ``listed`` anew, and no other. O(N) expected."""
+    names.slots[:] = NONE
+    for node in range(len(listed)):
+        if listed[node] != 0:
+            add(names, node, home_of(int(names.path[node])))
 
 
 def is_idle(live: Live, node: int) -> bool:
@@ -124,8 +195,10 @@ def known(
 ) -> int:
     """Return how many keys of a chain below ``parent`` have a number. O(1) expected for each."""
     at = 0
+    path = path_of_space(space) if parent == NONE else int(live.names.path[parent])
     while at < length:
-        parent = find(live, parent, keys, at, space)
+        path = path_below(path, int(keys[at, 0]))
+        parent = find(live, parent, keys, at, space, path)
         if parent == NONE:
             break
         at += 1
@@ -143,9 +216,14 @@ def unname(live: Live, node: int) -> int:
     above = int(live.table.parent[node])
     if above != NONE:
         names.kin[above] -= 1
+        # It left when its last child did, or soon after, and goes next: chains are forgotten whole,
+        # and what is written next lies beside in memory. What left in this call has not been told
+        # of, and goes last.
         if is_idle(live, above):
-            # It left when its child did: what left later must not be reused before it.
-            link_behind(names.idle, node, above)
+            if live.rank[above] < live.counts[RANK]:
+                link_behind(names.idle, node, above)
+            else:
+                rest(live, above)
     return node
 
 
@@ -156,13 +234,15 @@ def name(
     keys: NDArray[np.int64],
     row: int,
     space: NDArray[np.int64],
+    path: int,
     tokens: int,
     block_size: int,
 ) -> int:
     """Give a number to (parent, ``keys[row]``), which is unknown; it holds nothing yet.
 
-    The one idle for longest is forgotten where all were used, a child before its parent. O(1)
-    expected, beside `forget`.
+    The one idle for longest is forgotten where all were used, then its parent if that is idle now.
+    So numbers are reused of which no block was cached when the call began: there are as many of
+    them as the cache can hold. O(1) expected, beside `forget`.
     """
     table, names = live.table, live.names
     if names.counts[FRESH] < names.counts[NAMES]:
@@ -190,5 +270,6 @@ def name(
         names.kin[parent] += 1
         table.depth[node] = table.depth[parent] + 1
         table.begins[node] = table.begins[parent] + block_size
-    add(names, node, home_of(parent, keys, row))
+    names.path[node] = path
+    add(names, node, home_of(path))
     return node

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from kvsched.cache.request import Move
 
 if TYPE_CHECKING:
-    from kvsched.cache.scheduler import KVCacheScheduler
+    from kvsched.cache.serving import Serving
 
 Carry = Callable[[Sequence[Move]], None]
 """What an embedder gives to carry bytes at once; it raises if they could not be carried, and calls
@@ -38,7 +38,7 @@ class Outbox:
     before they are read. Whoever waits for a batch carries all before it.
     """
 
-    def __init__(self, cache: KVCacheScheduler, carry: Carry | None) -> None:
+    def __init__(self, cache: Serving, carry: Carry | None) -> None:
         self.cache = cache
         self.carry = carry
         self._queue: deque[Batch] = deque()
@@ -78,7 +78,7 @@ class Outbox:
 
     def _forget(self, failed: Batch, error: BaseException) -> None:
         """Forget what a batch was to offload, and fail those behind it that would load it."""
-        wrong = self.cache.blocks.discard(failed.moves, self.cache.last_now)
+        wrong = self.cache.blocks.departures.discard(failed.moves, self.cache.last_now)
         for batch in self._queue:
             loads = {move.source for move in batch.moves if move.kind == "load"}
             offloads = {move.target for move in batch.moves if move.kind == "offload"}

@@ -40,13 +40,20 @@ from kvsched.policy.base import Policy, Setup
 NO_KEYS = np.zeros((0, 1), np.int64)
 NO_SPACE = np.zeros(2, np.int64)
 
-_bound: dict[tuple[type[Policy], bool], Callable[..., int]] = {}
+_bound: dict[tuple[Callable[..., Any], type[Policy], bool], Callable[..., Any]] = {}
 
 
-def _bind(policy: type[Policy], compiled: bool) -> Callable[..., int]:
-    if (policy, compiled) not in _bound:
-        _bound[policy, compiled] = bind(operate, policy.hooks(), compiled)
-    return _bound[policy, compiled]
+def _bind(function: Callable[..., Any], policy: type[Policy], compiled: bool) -> Callable[..., Any]:
+    # Once each: compiled code is never unloaded.
+    key = (function, policy, compiled)
+    if key not in _bound:
+        _bound[key] = bind(function, policy.hooks(), compiled)
+    return _bound[key]
+
+
+def count_numbers(capacity: int, history: int) -> int:
+    """Return how many numbers a partition has: one is always left for what is to be stored."""
+    return capacity + history + 1
 
 
 class Left(NamedTuple):
@@ -88,7 +95,7 @@ class Partition:
         above: Partition | None = None,
     ) -> None:
         # One chain may name one number more than it stores.
-        numbers = capacity + history + 1
+        numbers = count_numbers(capacity, history)
         self.capacity = capacity
         self.block_size = block_size
         self.pool = pool
@@ -101,6 +108,8 @@ class Partition:
         else:
             self.names = above.names
             self.live = self._below(above.live, capacity, limit)
+        self.shift_s = 0.0
+        """Added to every moment: a restored cache goes on from the moment of saving."""
         self.out: Out = new_out(capacity)
         self.report: NDArray[np.int64] = self.out.report
         self.compiled = compilation_enabled()
@@ -129,7 +138,7 @@ class Partition:
         by_storing, by_use = orders(live)
         if len(by_use):
             self.columns.write({})
-            bound = bind(adopt, type(self.form).hooks(), self.compiled)
+            bound = _bind(adopt, type(self.form), self.compiled)
             bound(live, self.state, by_storing, by_use)
             self._rank_anew(by_use)
 
@@ -162,12 +171,14 @@ class Partition:
             keys = np.zeros((1, words), np.int64)
             places = (self.live, state, self.pool, self.out)
             arguments = (*places, keys, NO_SPACE, 0, NONE, 0, 0, 0, 0.0, 0, 0, 0, 0)
-            operation = entry_point(_bind(type(form), self.compiled), arguments)
+            operation: Callable[..., int] = entry_point(
+                _bind(operate, type(form), self.compiled), arguments
+            )
         except BaseException:
             self.columns.asked |= asked
             raise
         self.policy, self.form, self.setup, self.state = policy, form, setup, state
-        self._operate = operation
+        self._operate: Callable[..., int] = operation
         self.no_keys = np.zeros((0, words), np.int64)
         self.columns.met_by(form, state)
 
@@ -197,7 +208,7 @@ class Partition:
             length,
             extra,
             whole,
-            now,
+            now + self.shift_s,
             level,
             expires,
             last_tokens,
@@ -251,17 +262,19 @@ class Partition:
         ``spare``: blocks that must stay to be had beside; −1 takes what fits. ``report`` and
         ``out`` say what was done.
         """
-        code = self._call(
-            kernel.ACQUIRE, keys, space, base, len(keys), extra, spare, now, 0, NEVER, last_tokens
-        )
+        code = self._operate(
+            self.live, self.state, self.pool, self.out, keys, space, kernel.ACQUIRE, base,
+            len(keys), extra, spare, now + self.shift_s, 0, NEVER, last_tokens, self.block_size,
+        )  # fmt: skip
         if code == kernel.NO_ROOM:
             return False
-        hits, stored, taken, gone = self.report[:4].tolist()
-        if code == kernel.BAD_VICTIM or (spare >= 0 and taken < len(keys) - hits + extra):
-            left = self.left(gone)
-            nodes = self.out.nodes[: hits + stored].copy()
-            private = self.out.blocks[hits + stored : hits + taken].copy()
-            raise self._fault(code, left + self.left(self.fail(nodes, private, hits, now)))
+        if code == kernel.BAD_VICTIM or spare >= 0:
+            hits, stored, taken, gone = self.report[:4].tolist()
+            if code == kernel.BAD_VICTIM or taken < len(keys) - hits + extra:
+                left = self.left(gone)
+                nodes = self.out.nodes[: hits + stored].copy()
+                private = self.out.blocks[hits + stored : hits + taken].copy()
+                raise self._fault(code, left + self.left(self.fail(nodes, private, hits, now)))
         return True
 
     def grow(
@@ -318,11 +331,13 @@ class Partition:
     ) -> int:
         """End a hold; all but the first ``keep`` are dropped where nobody else holds them."""
         out = self.out
-        out.nodes[: len(nodes)] = nodes
-        out.blocks[: len(private)] = private
-        self._call(
-            kernel.RELEASE, None, NO_SPACE, NONE, len(nodes), len(private), keep, now, level,
-            expires,
+        length, extra = len(nodes), len(private)
+        out.nodes[:length] = nodes
+        if extra:
+            out.blocks[:extra] = private
+        self._operate(
+            self.live, self.state, self.pool, out, self.no_keys, NO_SPACE, kernel.RELEASE, NONE,
+            length, extra, keep, now + self.shift_s, level, expires, 0, self.block_size,
         )  # fmt: skip
         return int(self.report[kernel.EVICTED])
 
@@ -364,11 +379,15 @@ class Partition:
         self.out.nodes[: len(nodes)] = nodes
         self._call(kernel.UNHOLD, length=len(nodes))
 
-    def drop(self, node: int, now: float) -> None:
-        """Drop a node, whatever the policy says, unless it is held or has a child."""
+    def drop(self, node: int, now: float) -> int:
+        """Drop a node, whatever the policy says, unless it is held or has a child.
+
+        Returns how many left: 1, or 0.
+        """
         self.share(node)
         self.out.nodes[0] = node
         self._call(kernel.FAIL, length=1, whole=0, now=now)
+        return int(self.report[kernel.EVICTED])
 
     def forget(
         self, keys: NDArray[np.int64], space: NDArray[np.int64], base: int, most: int
@@ -379,6 +398,10 @@ class Partition:
     def share(self, node: int) -> None:
         """Hold a held node once more."""
         self._call(kernel.SHARE, base=node)
+
+    def time(self, now: float) -> float:
+        """Return a moment of the cache's clock as this partition counts it."""
+        return now + self.shift_s
 
     @property
     def resident(self) -> int:

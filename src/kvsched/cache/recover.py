@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvsched.cache.check import expected_locks
-from kvsched.cache.names import add, home_of, is_idle, rest
+from kvsched.cache.names import is_idle, reindex, rest
 from kvsched.cache.partition import Partition
 from kvsched.cache.state import (
     BLANK,
@@ -38,7 +38,7 @@ from kvsched.foundation.errors import KvschedError
 from kvsched.kernel.table import NONE
 
 if TYPE_CHECKING:
-    from kvsched.cache.scheduler import KVCacheScheduler
+    from kvsched.cache.serving import Serving
     from kvsched.cache.store import Home
 
 Chains = Sequence[NDArray[np.int32]]
@@ -46,28 +46,16 @@ Chains = Sequence[NDArray[np.int32]]
 _log = logging.getLogger("kvsched.cache")
 
 
-class Guard:
-    """The cache's lock, and what puts the cache in order where a change under it breaks off."""
+def mend(cache: Serving, error: BaseException) -> None:
+    """Put a cache in order after what broke off a change of it.
 
-    __slots__ = ("cache", "lock")
-
-    def __init__(self, cache: KVCacheScheduler) -> None:
-        self.cache = cache
-        self.lock = cache.lock
-
-    def __enter__(self) -> None:
-        self.lock.acquire()
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        try:
-            # Errors of kvsched's own are raised where nothing is half done.
-            if kind is not None and not issubclass(kind, KvschedError):
-                recover(self.cache)
-        finally:
-            self.lock.release()
+    Errors of kvsched's own are raised where nothing is half done.
+    """
+    if not isinstance(error, KvschedError):
+        recover(cache)
 
 
-def recover(cache: KVCacheScheduler) -> None:
+def recover(cache: Serving) -> None:
     """Put a cache in order. O(N log N). The caller holds the lock."""
     store = cache.store
     private = {id(home): _private(cache, home) for home in store.homes.values()}
@@ -95,7 +83,7 @@ def recover(cache: KVCacheScheduler) -> None:
     _refill(store.second_pool, below)
 
 
-def _private(cache: KVCacheScheduler, home: Home) -> Counter[int]:
+def _private(cache: Serving, home: Home) -> Counter[int]:
     """Return blocks that leases of a home hold without a node, and how many hold each."""
     block = home.partition.live.block
     found: Counter[int] = Counter()
@@ -157,9 +145,9 @@ def _rename(partition: Partition) -> None:
     parents = table.parent[named]
     names.kin[named] = 0
     np.add.at(names.kin, parents[parents != NONE], 1)
-    names.slots[:] = NONE
-    for node in named[live.ready[named] != LOST].tolist():
-        add(names, node, home_of(int(table.parent[node]), names.keys, node))
+    listed = np.zeros(len(table.parent), np.uint8)
+    listed[named[live.ready[named] != LOST]] = 1
+    reindex(names, listed)
     names.idle[len(names.idle) - 1] = len(names.idle) - 1
     for node in known[names.kin[known] == BLANK].tolist():
         rest(live, node)

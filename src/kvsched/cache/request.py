@@ -67,6 +67,8 @@ class Request:
     turn: int | None = None
     type: str | None = None
     model: str | None = None
+    input_tokens: int | None = None
+    """Tokens of the prompt, for policies that ask, where not all of it is to be held."""
     output_tokens: int | None = None
     """Tokens that it is thought to generate, for policies that ask."""
     delay_s: float | None = None
@@ -77,10 +79,30 @@ class Request:
     def __post_init__(self) -> None:
         if (self.token_ids is None) == (self.hashes is None):
             raise UsageError("a request has token_ids or hashes, one of the two")
+        if self.tokens is not None:
+            if self.token_ids is not None:
+                raise UsageError("tokens goes with hashes; token_ids say how many they are")
+            if type(self.tokens) is not int or self.tokens < 0:
+                self._check_counts()
+        if type(self.tenant) is not str:
+            raise UsageError(f"tenant must be text, not {self.tenant!r}")
+        # Most requests have no more than these: what is not the default is looked at one by one.
+        rest = (
+            self.reserve_tokens, self.priority, self.output_tokens, self.turn, self.deadline_s,
+            self.lifetime_s, self.delay_s, self.id, self.cache_salt, self.lora_name,
+            self.model_revision, self.session, self.type, self.model,
+        )  # fmt: skip
+        if rest != _DEFAULTS:
+            self._check_counts()
+            self._check_others()
+
+    def _check_counts(self) -> None:
         for name in ("tokens", "reserve_tokens", "output_tokens", "turn"):
             value = getattr(self, name)
             if value is not None and (not _is_whole(value) or value < 0):
                 raise UsageError(f"{name} must be a whole number of at least 0, not {value!r}")
+
+    def _check_others(self) -> None:
         if not _is_whole(self.priority) or not -(2**31) <= self.priority < 2**31:
             raise UsageError(f"priority must be a whole number of 32 bits, not {self.priority!r}")
         for name in ("deadline_s", "lifetime_s", "delay_s"):
@@ -93,10 +115,9 @@ class Request:
             value = getattr(self, name)
             if value is not None and not isinstance(value, str):
                 raise UsageError(f"{name} must be text, not {value!r}")
-        if not isinstance(self.tenant, str):
-            raise UsageError(f"tenant must be text, not {self.tenant!r}")
-        if self.tokens is not None and self.token_ids is not None:
-            raise UsageError("tokens goes with hashes; token_ids say how many they are")
+
+
+_DEFAULTS = (0, 0, *(None,) * 12)
 
 
 def _is_whole(value: object) -> bool:
@@ -129,7 +150,7 @@ class Admission:
     """The answer to `KVCacheScheduler.acquire`.
 
     As a context it is its lease, released at the end; what was not computed is dropped if the body
-    raises. Without a lease, entering raises NotAdmittedError.
+    raises. Without a lease, entering raises NotAdmittedError, and the request does not wait on.
     """
 
     outcome: Outcome
@@ -141,6 +162,8 @@ class Admission:
 
     def __enter__(self) -> Lease:
         if self.lease is None:
+            if self.ticket is not None:
+                self.ticket.withdraw()
             raise NotAdmittedError(f"not admitted: {self.outcome}: {self.reason}")
         return self.lease
 
@@ -189,11 +212,14 @@ def _from_bytes(hashes: Sequence[Any], width: int) -> NDArray[np.int64]:
     if not 0 < size <= width:
         raise UsageError(f"a hash must have 1 to {width} bytes (hash_bytes), not {size}")
     try:
+        alike = len(set(map(len, hashes))) == 1
         joined = b"".join(hashes)
     except TypeError:
         raise UsageError("hashes must be bytes or whole numbers, all of one kind") from None
-    if len(joined) != size * len(hashes) or any(len(each) != size for each in hashes):
+    if not alike:
         raise UsageError("all hashes of a request must have the same length")
+    if size == width:
+        return np.frombuffer(joined, np.int64).reshape(len(hashes), width // 8)
     return _from_array(np.frombuffer(joined, np.uint8).reshape(len(hashes), size), width // 8)
 
 
@@ -215,10 +241,14 @@ def _from_array(hashes: NDArray[Any], words: int) -> NDArray[np.int64]:
     )
 
 
+_COMMON_SPACE = np.zeros(2, np.int64)
+_COMMON_SPACE.flags.writeable = False
+
+
 def space_of(*parts: str | None) -> NDArray[np.int64]:
     """Return (2,) a digest of a namespace; zeros for the one without any name. O(length)."""
     if not any(parts):
-        return np.zeros(2, np.int64)
+        return _COMMON_SPACE
     state = hashlib.blake2b(digest_size=16)
     for part in parts:
         # Lengths first: ("a", "bc") is not ("ab", "c"), and "" is not None.

@@ -15,12 +15,13 @@ from numpy.typing import NDArray
 from kvsched.cache import kernel
 from kvsched.cache.chain import Chain
 from kvsched.cache.columns import LiveColumns
+from kvsched.cache.events import UNREACHABLE, WHY, Announcer
 from kvsched.cache.lease import Lease
 from kvsched.cache.partition import Partition
 from kvsched.cache.request import Move
 from kvsched.cache.state import COMPUTING, LOST, READY, Pool
 from kvsched.foundation.errors import UsageError
-from kvsched.kernel.table import NONE
+from kvsched.kernel.table import NONE, below
 from kvsched.policy.base import Policy
 from kvsched.policy.registry import make
 
@@ -44,6 +45,11 @@ class TierSettings:
         if self.write not in ("back", "through"):
             raise UsageError(f"write must be back or through, not {self.write!r}")
 
+    @property
+    def made(self) -> Policy:
+        """The policy itself."""
+        return make(self.policy)
+
 
 @dataclass(slots=True)
 class Found:
@@ -57,12 +63,19 @@ class SecondTier:
     """The second tier of one partition. The caller holds the lock."""
 
     def __init__(
-        self, above: Partition, settings: TierSettings, pool: Pool, capacity: int, history: int
+        self,
+        above: Partition,
+        settings: TierSettings,
+        pool: Pool,
+        capacity: int,
+        history: int,
+        told: Announcer,
     ) -> None:
         self.settings = settings
+        self.told = told
         self.writes_through = settings.write == "through"
         self.partition = Partition(
-            make(settings.policy),
+            settings.made,
             pool,
             capacity=capacity,
             limit=capacity,
@@ -116,10 +129,13 @@ class SecondTier:
         tokens = int(own.live.table.tokens[node])
         own.acquire(key, space, 0, -1, now, tokens, base=parent)
         hits, stored = int(own.report[kernel.HITS]), int(own.report[kernel.STORED_BLOCKS])
+        # What is lost, or still to be written by a degraded request, is brought all the same.
+        fresh = hits + stored > 0 and ready[node] != READY
+        self._tell(parent, [node] if fresh else [])
         if hits + stored == 0:
             return False
         slot = int(own.out.blocks[0])
-        if stored or ready[node] == LOST:
+        if fresh:
             moves.append(Move("offload", block, slot, key.tobytes()))
             ready[node] = READY
         own.fail(np.array([node], np.int32), own.out.blocks[:0], 1, now)
@@ -146,6 +162,7 @@ class SecondTier:
         above.forget(keys, chain.space, lease.deepest, own.capacity + 1)
         own.acquire(keys, chain.space, 0, -1, now, chain.last_tokens, base=lease.deepest)
         count = int(own.report[kernel.HITS]) + int(own.report[kernel.STORED_BLOCKS])
+        self._tell(lease.deepest, [])
         lease._spilled = own.out.nodes[:count].copy()
         return tuple(own.out.blocks[:count].tolist())
 
@@ -154,11 +171,50 @@ class SecondTier:
         own = self.partition
         ready = own.live.ready
         if written:
-            # What was discarded meanwhile has a name that is found no more.
-            ready[nodes[ready[nodes] == COMPUTING]] = READY
+            # What was lost meanwhile is found no more, nor is what follows it.
+            lost = np.flatnonzero(ready[nodes] == LOST)
+            fresh = nodes[: lost[0]] if len(lost) else nodes
+            fresh = fresh[ready[fresh] == COMPUTING]
+            ready[fresh] = READY
+            if len(fresh):
+                parent = int(own.live.table.parent[fresh[0]])
+                self._tell_stored(parent, fresh.tolist())
         unwritten = np.flatnonzero(ready[nodes] != READY)
         keep = int(unwritten[0]) if len(unwritten) else len(nodes)
         own.fail(nodes, nodes[:0], keep, now)
+        count = int(own.report[kernel.EVICTED])
+        self._tell_removed(own.out.gone[:count].copy(), WHY[kernel.UNCOMPUTED])
+        # What others kept below something that was never written cannot be reached.
+        left = nodes[keep:]
+        left = left[own.live.table.resident[left] != 0]
+        if len(left):
+            self.lose(left, now)
+
+    def _tell(self, parent: int, stored: list[int]) -> None:
+        """Tell what the last call let leave, and what of a chain below ``parent`` it stored."""
+        own = self.partition
+        if not self.told.on:
+            return
+        out = own.out
+        for at in range(int(own.report[kernel.EVICTED])):
+            self._tell_removed(out.gone[at : at + 1], WHY[out.gone_why[at]])
+        self._tell_stored(parent, stored)
+
+    def _tell_removed(self, nodes: NDArray[np.int32], why: str) -> None:
+        """Tell of those that could be loaded: of others nobody was told that they were stored."""
+        told = nodes[self.partition.live.ready[nodes] == READY]
+        if len(told):
+            self.told.removed(self.partition.names.keys[told], self.settings.medium, why)
+
+    def _tell_stored(self, parent: int, stored: list[int]) -> None:
+        if stored:
+            keys = self.partition.names.keys
+            above = None if parent == NONE else keys[parent]
+            self.told.stored(keys[stored], above, self.settings.medium)
+
+    def holds(self, node: int) -> bool:
+        """Whether it has a block."""
+        return bool(self.partition.live.table.resident[node])
 
     def cut(self, node: int, now: float) -> None:
         """Drop what is cached below a node that is in neither tier any more. O(cached · depth).
@@ -167,37 +223,35 @@ class SecondTier:
         """
         table = self.partition.live.table
         if table.children[node] != 0 and not table.resident[node]:
-            self._drop_below(node, now)
+            nodes = below(table, np.array([node]))
+            self._tell_removed(nodes, UNREACHABLE)
+            self._drop(nodes, now)
 
-    def discard(self, node: int, now: float) -> None:
-        """Drop a node, and all below it here. O(cached · depth).
+    def lose(self, nodes: NDArray[np.int32], now: float) -> None:
+        """Drop nodes that are not to be trusted, and all below them. O(nodes), else as `cut`.
 
-        What a degraded lease holds stays, to be written; what cannot leave is found no more.
+        What a degraded lease holds stays, to be written; what cannot leave is loaded no more.
         """
-        own = self.partition
-        if own.live.table.children[node]:
-            self._drop_below(node, now)
-        if own.live.table.resident[node]:
-            own.live.ready[node] = LOST
-            own.drop(node, now)
+        table = self.partition.live.table
+        if np.any(table.resident[nodes]) or np.any(table.children[nodes]):
+            own = nodes[table.resident[nodes] != 0]
+            own = own[np.argsort(-table.depth[own], kind="stable")]
+            lost = np.concatenate([below(table, nodes), own])
+            self._tell_removed(lost, WHY[kernel.UNCOMPUTED])
+            ready = self.partition.live.ready
+            ready[own] = LOST
+            ready[lost[ready[lost] == READY]] = LOST
+            self._drop(lost, now)
 
-    def discard_slots(self, slots: Collection[int], now: float) -> None:
+    def lose_slots(self, slots: Collection[int], now: float) -> None:
         """Drop what is in some blocks here: their bytes are not what they should be. O(N)."""
         live = self.partition.live
         wrong = np.flatnonzero(np.isin(live.block, list(slots)) & (live.table.resident == 1))
-        for node in wrong.tolist():
-            if live.table.resident[node]:
-                self.discard(node, now)
+        if len(wrong):
+            self.lose(wrong.astype(np.int32), now)
 
-    def _drop_below(self, node: int, now: float) -> None:
+    def _drop(self, nodes: NDArray[np.int32], now: float) -> None:
         own = self.partition
-        table = own.live.table
-        cached = np.flatnonzero(table.resident)
-        below = np.zeros(len(cached), np.bool_)
-        above = table.parent[cached]
-        while np.any(above != NONE):
-            below |= above == node
-            above = np.where(above == NONE, NONE, table.parent[above])
-        found = cached[below]
-        for each in found[np.argsort(-table.depth[found], kind="stable")].tolist():
-            own.drop(each, now)
+        for node in nodes.tolist():
+            if own.live.table.resident[node]:
+                own.drop(node, now)

@@ -42,6 +42,7 @@ FLAT = 7
 COUNTS = 8
 
 FREE = 0
+REPORT = 8
 
 BLANK = -1
 """In place of known children: a number that names nothing any more, and waits to be reused."""
@@ -54,6 +55,8 @@ class Names(NamedTuple):
     """(N+1, W) hash of each block, in words."""
     space: NDArray[np.int64]
     """(N+1, 2) digest of the namespace, for roots; else 0."""
+    path: NDArray[np.int64]
+    """(N+1,) hash of the namespace and all keys from the root down."""
     slots: NDArray[np.int64]
     """(S,) open addressing: 31 bits of hash above the number; -1 where empty. S ≥ 2 N."""
     kin: NDArray[np.int32]
@@ -88,7 +91,7 @@ class Live(NamedTuple):
     elsewhere: NDArray[np.uint8]
     """(N+1,) 1 while another tier holds the node."""
     rank: NDArray[np.int64]
-    """(N+1,) rank of the last release."""
+    """(N+1,) rank of the last release; of what left, the next rank at that moment."""
     stored: NDArray[np.int64]
     """(N+1,) order of storing, parents first."""
     used_s: NDArray[np.float64]
@@ -119,6 +122,8 @@ class Out(NamedTuple):
     """(C,) nodes of the chain in order."""
     blocks: NDArray[np.int32]
     """(C,) physical blocks in order."""
+    paths: NDArray[np.int64]
+    """(C,) hash of the path to each block of the chain."""
     gone: NDArray[np.int32]
     """(C,) nodes that left."""
     gone_blocks: NDArray[np.int32]
@@ -135,6 +140,7 @@ def new_names(numbers: int, words: int) -> Names:
     return Names(
         np.zeros((numbers + 1, words), np.int64),
         np.zeros((numbers + 1, 2), np.int64),
+        np.zeros(numbers + 1, np.int64),
         np.full(slots, NONE, np.int64),
         np.zeros(numbers + 1, np.int32),
         empty_links(numbers + 1),
@@ -193,8 +199,9 @@ def new_out(capacity: int) -> Out:
     return Out(
         np.zeros(rows, np.int32),
         np.zeros(rows, np.int32),
+        np.zeros(rows, np.int64),
         np.zeros(rows, np.int32),
         np.zeros(rows, np.int32),
         np.zeros(rows, np.uint8),
-        np.zeros(8, np.int64),
+        np.zeros(REPORT, np.int64),
     )

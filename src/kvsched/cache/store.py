@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from kvsched.cache.columns import LiveColumns
+from kvsched.cache.events import Announcer
 from kvsched.cache.partition import BadVictimError, Left, Partition
 from kvsched.cache.second import SecondTier, TierSettings
 from kvsched.cache.state import FREE, LIMIT, Pool, new_pool
@@ -28,6 +29,17 @@ class Home:
     second: SecondTier | None = None
 
     @property
+    def most(self) -> int:
+        """How many blocks one request of the tenant could ever hold."""
+        return self.partition.capacity
+
+    def shift(self, seconds: float) -> None:
+        """Count every moment as so much later than the clock says."""
+        self.partition.shift_s = seconds
+        if self.second is not None:
+            self.second.partition.shift_s = seconds
+
+    @property
     def excess(self) -> int:
         """Physical blocks in use above the guarantee."""
         return self.partition.used - self.tenant.guaranteed_blocks
@@ -37,6 +49,13 @@ class Home:
         """Blocks that it could give to others now."""
         partition = self.partition
         return max(0, min(self.excess, partition.resident - partition.locked))
+
+
+def home_sizes(tenant: Tenant, capacity: int, history: int | None) -> tuple[int, int, int]:
+    """Return a partition's blocks, those that left and are remembered, and second-tier blocks."""
+    quota = tenant.quota_blocks
+    most = capacity if quota is None else min(quota, capacity)
+    return most, most if history is None else max(history, most), tenant.second_tier_blocks
 
 
 class Store:
@@ -52,7 +71,10 @@ class Store:
         tenants: Mapping[str, Tenant],
         fields: Collection[str] | None = None,
         second: TierSettings | None = None,
+        *,
+        told: Announcer,
     ) -> None:
+        self.told = told
         self.capacity = capacity
         self.block_size = block_size
         self.words = words
@@ -60,6 +82,7 @@ class Store:
         self.policy = policy
         self.fields = fields
         self.second = second
+        self.shift_s = 0.0
         self.pool: Pool = new_pool(capacity)
         self.second_pool = new_pool(0 if second is None else second.capacity_blocks)
         lent = sum(tenant.second_tier_blocks for tenant in tenants.values())
@@ -75,10 +98,7 @@ class Store:
             self.add_tenant(name, tenant)
 
     def _new_home(self, name: str, tenant: Tenant) -> Home:
-        quota = tenant.quota_blocks
-        capacity = self.capacity if quota is None else min(quota, self.capacity)
-        history = capacity if self.history is None else max(self.history, capacity)
-        slots = tenant.second_tier_blocks
+        capacity, history, slots = home_sizes(tenant, self.capacity, self.history)
         partition = Partition(
             self.policy,
             self.pool,
@@ -91,8 +111,17 @@ class Store:
         )
         home = Home(name, partition, tenant)
         if slots and self.second is not None:
-            home.second = SecondTier(partition, self.second, self.second_pool, slots, history)
+            home.second = SecondTier(
+                partition, self.second, self.second_pool, slots, history, self.told
+            )
+        home.shift(self.shift_s)
         return home
+
+    def shift(self, seconds: float) -> None:
+        """Count every moment as so much later than the clock says. O(tenants)."""
+        self.shift_s = seconds
+        for home in self.homes.values():
+            home.shift(seconds)
 
     def add_tenant(self, name: str, tenant: Tenant) -> None:
         """Settle what a tenant may use; it gets blocks of its own if it has a limit or a share.
@@ -124,9 +153,18 @@ class Store:
         return self.tenants.get(name) or Tenant()
 
     def set_policy(self, policy: Policy) -> None:
-        """Rank every partition of the first tier by another policy. O(N log N)."""
-        for home in self.homes.values():
-            home.partition.change_policy(policy)
+        """Rank every partition of the first tier by another policy. O(N log N).
+
+        Raises what the policy raises, with the one before ranking all of them as it did.
+        """
+        try:
+            for home in self.homes.values():
+                home.partition.change_policy(policy)
+        except BaseException:
+            for home in self.homes.values():
+                if home.partition.policy is not self.policy:
+                    home.partition.change_policy(self.policy)
+            raise
         self.policy = policy
 
     def clear(self) -> None:
@@ -161,10 +199,6 @@ class Store:
             home.partition.resident - home.partition.locked for home in self.homes.values()
         )
 
-    def most(self, home: Home) -> int:
-        """Return how many blocks one request of a tenant could ever hold."""
-        return min(int(home.partition.live.counts[LIMIT]), self.capacity)
-
     def sure(self, home: Home) -> int:
         """Return how many blocks a request of a tenant gets for certain once others have ended.
 
@@ -173,7 +207,7 @@ class Store:
         others = sum(
             each.tenant.guaranteed_blocks for each in self.homes.values() if each is not home
         )
-        return min(self.most(home), self.capacity - others)
+        return min(home.most, self.capacity - others)
 
     def is_over_quota(self, home: Home, need: int, room: int) -> bool:
         """Whether a tenant's own limit keeps ``need`` blocks from it, with ``room`` as probed."""

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from kvsched.cache.request import Admission, Request
 
 if TYPE_CHECKING:
-    from kvsched.cache.scheduler import KVCacheScheduler
+    from kvsched.cache.serving import Serving
 
 
 class Ticket:
@@ -28,7 +28,7 @@ class Ticket:
         "_cache", "_callbacks", "_done", "admission", "arrived", "fault", "number", "request",
     )  # fmt: skip
 
-    def __init__(self, cache: KVCacheScheduler, request: Request, number: int, arrived: int):
+    def __init__(self, cache: Serving, request: Request, number: int, arrived: int):
         self._cache = cache
         self._callbacks: list[Callable[[Admission], None]] = []
         self._done = threading.Event()
@@ -52,6 +52,10 @@ class Ticket:
         A lease is then to be released: `when_settled` tells of it.
         """
         return self._cache.cancel(self)
+
+    def withdraw(self) -> None:
+        """Leave the list, and give back what its turn brings if that has come."""
+        self._cache.withdraw(self)
 
     def when_settled(self, callback: Callable[[Admission], None]) -> None:
         """Call ``callback`` once, with the admission: at once if there is one."""
@@ -111,7 +115,7 @@ class WaitingList:
     def __iter__(self) -> Iterator[Ticket]:
         return iter(self._waiting.values())
 
-    def add(self, cache: KVCacheScheduler, request: Request, tokens: int) -> Ticket:
+    def add(self, cache: Serving, request: Request, tokens: int) -> Ticket:
         """Put a request in line."""
         ticket = Ticket(cache, request, next(self._count), self.admissions)
         line = self._lines.get(request.tenant)

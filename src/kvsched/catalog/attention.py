@@ -89,6 +89,7 @@ def latent(fields: Fields) -> Layers:
         head_elements=rank + rope,
         pair_flops=2 * heads * (nope + rope + value),
         decode_pair_flops=2 * heads * (rank + rope + rank),
+        expand_flops=2 * up,
         weights=down + width * (rank + rope) + up + heads * value * width,
         other=query_rank + rank,
     )

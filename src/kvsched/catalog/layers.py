@@ -30,6 +30,9 @@ class Layers(msgspec.Struct, frozen=True, kw_only=True):
     """FLOPs for one token looking at one token in prefill: scores and weighted sum."""
     decode_pair_flops: int = 0
     """The same in decode; differs for MLA, which then works on the compressed vectors."""
+    expand_flops: int = 0
+    """FLOPs for one token of context that a chunk of prefill looks at: MLA makes keys and values
+    of its compressed vector again, once a chunk."""
     token_flops: int = 0
     """FLOPs a token beside matrix products with weights: the recurrence."""
     weights: int = 0

@@ -95,7 +95,7 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
         not understood.
         """
         outside, linear, expert = self._weight_parts()
-        linear_bits, expert_bits = self._bits(weight_dtype)
+        linear_bits, expert_bits = self.matrix_bits(weight_dtype)
         rest = max(16.0, min(linear_bits, 32.0)) if linear_bits > 16 else 16.0
         bits = outside * rest + linear * linear_bits + expert * expert_bits
         return math.ceil(bits / 8)
@@ -106,7 +106,8 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
         expert = sum(layer.count * layer.experts * layer.expert_weights for layer in self.layers)
         return self.parameters - linear - expert, linear, expert
 
-    def _bits(self, weight_dtype: str) -> tuple[float, float]:
+    def matrix_bits(self, weight_dtype: str = "auto") -> tuple[float, float]:
+        """Bits of a parameter in the layers' matrices and in routed experts. Raises UsageError."""
         if weight_dtype != "auto":
             if weight_dtype not in WEIGHT_BITS:
                 known = ", ".join(["auto", *WEIGHT_BITS])
@@ -125,7 +126,7 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
         The head and all matrices once; of the routed experts those that at least one request
         is sent to, on average, if each choice were independent and even.
         """
-        linear_bits, expert_bits = self._bits(weight_dtype)
+        linear_bits, expert_bits = self.matrix_bits(weight_dtype)
         total = self.vocab_size * self.hidden_size * max(16.0, linear_bits)
         for layer in self.layers:
             total += layer.count * layer.weights * linear_bits
@@ -219,11 +220,14 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
                 terms[layer.window] = terms.get(layer.window, 0) + layer.count * each
         return terms
 
-    def pair_bytes(self, kv_cache_dtype: str = "auto") -> dict[int | None, int]:
-        """Bytes of cache that decode reads for one attended token, by window, on one device."""
+    def pair_bytes(
+        self, kv_cache_dtype: str = "auto", tensor_parallel_size: int = 1
+    ) -> dict[int | None, int]:
+        """Bytes of cache that decode reads for one attended token, by window, on one rank."""
+        ranks = checked_ranks(tensor_parallel_size)
         terms: dict[int | None, int] = {}
         for layer in self.layers:
-            each = self._layer_token_bytes(layer, kv_cache_dtype, 1)
+            each = self._layer_token_bytes(layer, kv_cache_dtype, ranks)
             if each:
                 terms[layer.window] = terms.get(layer.window, 0) + layer.count * each
         return terms

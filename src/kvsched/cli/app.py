@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from kvsched.cli import catalog, curve, policies, replay, study, trace, warm
+from kvsched.cli import catalog, curve, lesson, policies, replay, study, trace, warm
 
 app = typer.Typer(
     name="kvsched",
@@ -17,6 +17,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(trace.app, name="trace")
+app.add_typer(lesson.app, name="lesson")
 app.command("replay")(replay.command)
 app.command("curve")(curve.command)
 app.command("study")(study.command)

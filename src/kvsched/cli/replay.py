@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -23,6 +23,11 @@ from kvsched.cli.options import (
     sample_line,
 )
 from kvsched.foundation.errors import UsageError
+
+if TYPE_CHECKING:
+    from kvsched.catalog import Capacity
+    from kvsched.replay.run import Replay
+    from kvsched.trace.model import Trace
 
 PolicyName = Annotated[
     str | None,
@@ -53,6 +58,20 @@ def command(
             help="Write who left, when and for whom to this .jsonl or .csv file.",
         ),
     ] = None,
+    start: Annotated[
+        str | None,
+        typer.Option(
+            "--start",
+            metavar="FILE",
+            help="Go on from a saved cache, under its policy and at its capacity unless named.",
+        ),
+    ] = None,
+    start_gap_s: Annotated[
+        float,
+        typer.Option(
+            "--start-gap", metavar="SECONDS", help="Seconds from the moment it was saved to time 0."
+        ),
+    ] = 0.0,
 ) -> None:
     """Replay a trace, one request after another, and count what a policy hits."""
     from kvsched.cli.rows import check_rows_file, decision_rows, request_rows, write_rows
@@ -69,20 +88,29 @@ def command(
         )
     keep_apart(source.trace, per_request, dump_decisions)
     refuse_sampled_engine(rules, sampling)
+    if start is not None and (sampling.sample is not None or rules.engine != "generic"):
+        raise UsageError("--start goes with no --sample and no --engine: a saved cache is whole")
+    if start is not None and dump_decisions is not None:
+        raise UsageError("--start keeps no decisions: leave out --dump-decisions")
+    if start is None and start_gap_s:
+        raise UsageError("--start-gap goes with --start")
     engine = find_engine(rules.engine)
     chosen = engine.policy(policy)
     found_model, found_gpu = find_hardware(asked)
     opened = open_sampled(source, sampling, 1)
     require_blocks(opened)
     capacity = find_capacity(asked, opened, found_model, found_gpu)
-    if capacity is None:
+    if start is not None:
+        result, capacity = _from_saved(opened, start, start_gap_s, policy, capacity)
+    elif capacity is None:
         raise UsageError(
             "name a capacity: --capacity-blocks, --capacity-tokens, --capacity-gib with --model, "
             "or --gpu with --model"
         )
-    result = engine(opened, cache_generated=rules.cache_generated).replay(
-        chosen, capacity.blocks, decisions=dump_decisions is not None
-    )
+    else:
+        result = engine(opened, cache_generated=rules.cache_generated).replay(
+            chosen, capacity.blocks, decisions=dump_decisions is not None
+        )
     files = []
     if per_request is not None:
         files.append((per_request, request_rows(result)))
@@ -106,6 +134,29 @@ def command(
         _print_text(summary)
 
 
+def _from_saved(
+    trace: Trace, start: str, gap_s: float, policy: str | None, asked: Capacity | None
+) -> tuple[Replay, Capacity]:
+    """Replay from a saved cache, at its capacity."""
+    from kvsched.catalog import capacity_from_blocks
+    from kvsched.replay.start import replay_from
+
+    result = replay_from(trace, start, policy, 0 if asked is None else asked.blocks, gap_s)
+    return result, asked or capacity_from_blocks(result.capacity_blocks, trace.block_size)
+
+
+def _start_line(start: dict[str, Any]) -> str:
+    """Say in one line what a replay started from."""
+    parts = [
+        f"{start['file']}: {start['cached_blocks']:,} blocks, {start['known_blocks']:,} of them in "
+        "the trace",
+        *start["learnt_anew"],
+    ]
+    if start["rejected_requests"]:
+        parts.append(f"{start['rejected_requests']:,} requests had no room")
+    return "; ".join(parts)
+
+
 def _print_text(summary: dict[str, Any]) -> None:
     def ratio(name: str) -> str:
         return "–" if summary[name] is None else f"{100 * summary[name]:.2f}%"
@@ -124,6 +175,8 @@ def _print_text(summary: dict[str, Any]) -> None:
     if summary.get("tuned"):
         tuned = ", ".join(f"{name} {value:g}" for name, value in summary["tuned"].items())
         typer.echo(f"tuned       {tuned.replace('since_request', 'since request')}")
+    if "start" in summary:
+        typer.echo(f"start       {_start_line(summary['start'])}")
     if "sample" in summary:
         typer.echo(f"sample      {sample_line(summary['sample'])}")
     if "engine" not in summary:

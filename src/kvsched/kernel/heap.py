@@ -36,7 +36,7 @@ def empty_heap(nodes: int, room: int) -> Heap:
     """Return a heap for at most ``room`` of ``nodes`` nodes at a time. O(N)."""
     rows = min(room, nodes) + 1
     return Heap(
-        np.empty((rows, 3), np.int64), np.full(nodes, NONE, np.int32), np.zeros(2, np.int64)
+        np.zeros((rows, 3), np.int64), np.full(nodes, NONE, np.int32), np.zeros(2, np.int64)
     )
 
 

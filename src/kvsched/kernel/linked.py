@@ -14,7 +14,7 @@ BEHIND = 1
 
 def empty_links(nodes: int) -> Links:
     """Return a list that holds nothing yet of ``nodes`` nodes. O(N)."""
-    links = np.empty((nodes + 1, 2), np.int32)
+    links = np.zeros((nodes + 1, 2), np.int32)
     links[nodes] = nodes
     return links
 

@@ -31,6 +31,24 @@ class Table(NamedTuple):
     sample does); else (0,)."""
 
 
+def below(table: Table, nodes: NDArray[np.int32]) -> NDArray[np.int32]:
+    """Return the resident nodes that descend from any of ``nodes``, deepest first.
+
+    O(resident · depth).
+    """
+    wanted = np.zeros(len(table.parent) + 1, np.bool_)
+    wanted[nodes] = True
+    resident = np.flatnonzero(table.resident).astype(np.int32)
+    found = np.zeros(len(resident), np.bool_)
+    # A root's parent, NONE, is the row behind the last.
+    above = table.parent[resident]
+    while np.any(above != NONE):
+        found |= wanted[above]
+        above = np.where(above == NONE, NONE, table.parent[above])
+    descend = resident[found & ~wanted[resident]]
+    return descend[np.argsort(-table.depth[descend], kind="stable")]
+
+
 def empty_table(
     parent: NDArray[np.int32],
     depth: NDArray[np.int32],

@@ -130,7 +130,7 @@ class TTL(RankedPolicy):
         if self.needed():
             kind, names = setup.labels("type", self.label)
             tool = np.array([*map(_is_tool, names), False], np.uint8)
-        links = np.empty((setup.nodes + CLASSES, 2), np.int32)
+        links = np.zeros((setup.nodes + CLASSES, 2), np.int32)
         links[setup.nodes :] = np.arange(setup.nodes, setup.nodes + CLASSES)[:, None]
         return TTLState(
             *ranked_columns(setup),

@@ -24,7 +24,10 @@ from kvsched.replay.tuning import tune
 from kvsched.trace.model import Trace
 
 if TYPE_CHECKING:
+    import os
+
     from kvsched.replay.engine import Rules
+    from kvsched.replay.start import Start
 
 MOST_BLOCKS = 2**31 - 1
 """Blocks are numbered with 32 bits."""
@@ -57,6 +60,8 @@ class Replay:
     tuned: Tuned | None = None
     """What was chosen where the policy has a parameter that is `auto`, and since when; None where
     it has none, or nothing was chosen before the trace ended."""
+    start: Start | None = None
+    """The saved cache that it started from; None: an empty one."""
 
     @functools.cached_property
     def request_hit_tokens(self) -> NDArray[np.int64]:
@@ -143,6 +148,7 @@ class Replay:
             "total_tokens": self.total_tokens,
             "evictions": self.evictions,
             **({"tuned": self.chosen} if self.policy.auto else {}),
+            **({} if self.start is None else {"start": self.start.summary()}),
         }
 
     @property
@@ -294,6 +300,8 @@ def replay(
     fast: bool = True,
     engine: str = "generic",
     cache_generated: bool = True,
+    start: str | os.PathLike[str] | None = None,
+    start_gap_s: float = 0.0,
 ) -> Replay:
     """Replay ``trace``, one request after another, through a cache of ``capacity_blocks``.
 
@@ -307,10 +315,22 @@ def replay(
     (`kvsched.replay.engine`), under which generated tokens are stored unless ``cache_generated``
     is off. ``decisions=True`` keeps who left for whom. ``compiled=None`` compiles unless
     KVSCHED_COMPILED=0; ``fast=False`` keeps LRU from its fast path. A parameter that is ``auto``
-    is chosen by `kvsched.replay.tuning`. Cost: 2 to 100 ns a block reference compiled; memory
-    about 30 bytes a node. Raises UsageError for an unknown policy or
-    engine, a policy that needs a column that the trace lacks, or an impossible capacity.
+    is chosen by `kvsched.replay.tuning`. ``start``: a file of `KVCacheScheduler.save`, from which
+    it goes on ``start_gap_s`` later, under the saved policy and at the saved capacity unless named:
+    `kvsched.replay.start`. Cost: 2 to 100 ns a block reference compiled; memory about 30 bytes a
+    node. Raises UsageError for an unknown policy or engine, a policy that needs a column that the
+    trace lacks, or an impossible capacity.
     """
+    if start is not None:
+        from kvsched.replay.start import replay_from
+
+        plain = compiled not in (None, compilation_enabled())
+        if decisions or engine != "generic" or plain:
+            raise UsageError(
+                "a replay from a saved cache keeps no decisions, follows no engine's rules, and "
+                "compiles as KVSCHED_COMPILED says"
+            )
+        return replay_from(trace, start, policy, capacity_blocks, start_gap_s)
     if engine != "generic":
         from kvsched.replay.engine import find_engine
 

@@ -59,7 +59,8 @@ def empty_pool(capacity: int, nodes: int, longest: int) -> Pool:
     return Pool(free, node, newer, older, first, last, np.empty(longest, np.int32))
 
 
-def _cache(pool: Pool, block: int, node: int) -> None:
+def cache_block(pool: Pool, block: int, node: int) -> None:
+    """Give a block the hash of a node; look-up finds the copy that was cached first. O(1)."""
     if pool.first[node] == NONE:
         pool.first[node] = block
     elif keep_duplicates:
@@ -72,7 +73,8 @@ def _cache(pool: Pool, block: int, node: int) -> None:
     pool.last[node] = block
 
 
-def _uncache(pool: Pool, block: int) -> None:
+def uncache_block(pool: Pool, block: int) -> None:
+    """Take a block's hash away. O(1)."""
     node = pool.node[block]
     newer = pool.newer[block]
     older = pool.older[block]
@@ -139,7 +141,7 @@ def pool_loop(
             unlink(pool.free, block)
             leaving = pool.node[block]
             if leaving != NONE:
-                _uncache(pool, block)
+                uncache_block(pool, block)
                 cached -= 1
                 evicted += 1
                 if logged < len(decisions.victim):
@@ -147,7 +149,7 @@ def pool_loop(
                     decisions.incoming[logged] = chains[low + at]
                     logged += 1
             if at < kept:
-                _cache(pool, block, chains[low + at])
+                cache_block(pool, block, chains[low + at])
                 cached += 1
             pool.table[at] = block
             at += 1

@@ -33,7 +33,7 @@ FILTERS = (
 
 
 def page(template: str, filters: dict[str, Any], **values: Any) -> str:
-    """Return a page from a template of this room, with plotly's own script for it to embed."""
+    """Return a page from a template of this room; where it draws figures, it embeds plotly."""
     import jinja2
     from plotly.offline import get_plotlyjs
 
@@ -47,7 +47,7 @@ def page(template: str, filters: dict[str, Any], **values: Any) -> str:
     for name in FILTERS:
         environment.filters[name] = getattr(format, name)
     environment.filters.update(filters)
-    return environment.get_template(template).render(plotly=get_plotlyjs(), **values)
+    return environment.get_template(template).render(plotly=get_plotlyjs, **values)
 
 
 def render_html(result: StudyResult) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from kvsched.foundation.schema import described_schema
+from kvsched.serve.fitted import fit_schema
 from kvsched.study.compare import Comparison
 from kvsched.study.experiment import experiment_schema
 from kvsched.study.result import StudyResult
@@ -22,4 +23,5 @@ def schemas() -> dict[str, dict[str, Any]]:
         "result.schema.json": result_schema(),
         "comparison.schema.json": described_schema(Comparison),
         "experiment.schema.json": experiment_schema(),
+        "step-time.schema.json": fit_schema(),
     }

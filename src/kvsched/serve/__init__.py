@@ -1,0 +1,1 @@
+"""When work runs, and what latency comes of it: the timed simulation."""

@@ -1,0 +1,83 @@
+"""What the loop asks an order of requests, and the time of a step: stubs bound to others.
+
+Every hook runs compiled and plain alike: scalars that change live in arrays, nothing is
+allocated, nothing raises. ``own`` is what the order's `prepare` returned.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kvsched.serve.state import RUNNING_COUNT, Float64s, State
+
+TOKENS = 0
+SEQUENCES = 1
+READ = 3
+PAIRS = 4
+"""Places in the sums of a step that the linear time needs."""
+
+resumes_first = True
+"""Whether a preempted request goes before all that have its key; else it goes by its arrival."""
+moves = False
+"""Whether keys change while requests wait: `queue_key` is then asked anew before each step that
+can admit one."""
+watches = False
+"""Whether `on_ran` is called."""
+
+
+def on_ran(state: State, own: Any, request: int, tokens: int) -> None:
+    """So many tokens of a request were computed, in one step or in several; it may have ended."""
+
+
+def queue_key(state: State, own: Any, request: int, now: float) -> int:
+    """Return the key of a request that waits: the smallest goes first, ties by arrival."""
+    return 0
+
+
+def preempted_place(state: State, own: Any, request: int, now: float) -> int:
+    """Return the place in ``state.running`` of whom to preempt so that ``request`` can go on."""
+    return int(state.counts[RUNNING_COUNT] - 1)
+
+
+def clear_batch(batch: Float64s) -> None:
+    """Make ``batch`` (BATCH,) that of a step without requests."""
+    for at in range(len(batch)):
+        batch[at] = 0.0
+
+
+def add_to_batch(
+    batch: Float64s, tokens: int, context: int, window: int, decode_threshold: int
+) -> None:
+    """Add a request that computes ``tokens`` after ``context`` tokens. O(1).
+
+    ``window`` is that of the model's sliding windows, 0 without, and ``decode_threshold`` the most
+    tokens that attention computes the way of decodes.
+    """
+    batch[TOKENS] += tokens
+    batch[SEQUENCES] += 1
+    batch[READ] += context + tokens
+    batch[PAIRS] += tokens * context + tokens * (tokens + 1) // 2
+
+
+def grow_batch(batch: Float64s, below: int) -> None:
+    """Turn a step of one token a request into the next of the same requests. O(1).
+
+    ``below`` of them look at fewer tokens than the window, and at one more from now on.
+    """
+    batch[READ] += batch[SEQUENCES]
+    batch[PAIRS] += batch[SEQUENCES]
+
+
+def step_seconds(coefficients: Float64s, batch: Float64s) -> float:
+    """Return the seconds of a step with the sums ``batch``: here linear in them."""
+    return float(
+        coefficients[0]
+        + coefficients[1] * batch[TOKENS]
+        + coefficients[2] * batch[READ]
+        + coefficients[3] * batch[PAIRS]
+    )
+
+
+def idle_seconds(coefficients: Float64s) -> float:
+    """Return the seconds of a step that computes nothing: no model runs."""
+    return 0.0

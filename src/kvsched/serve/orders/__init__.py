@@ -1,0 +1,1 @@
+"""Who is admitted first, and who is preempted: one file an order."""

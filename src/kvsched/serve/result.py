@@ -1,0 +1,147 @@
+"""What a simulation found: what each request saw, and totals."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvsched.policy.base import Policy
+from kvsched.serve.asked import NO_REASON, REASONS
+from kvsched.serve.orders.base import QueueOrder
+from kvsched.serve.settings import Settings
+from kvsched.serve.state import (
+    EMPTY_STEPS,
+    EVICTIONS,
+    FINISHED,
+    JUMPED,
+    PREEMPTIONS,
+    REJECTED,
+    STEPS,
+    TOKENS,
+    Float64s,
+    Int64s,
+)
+from kvsched.trace.model import Trace
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Simulation:
+    """What a simulated engine did. Moments are seconds on the trace's clock, NaN where none.
+
+    R requests in the trace's order; every one is finished, rejected (`reason` says why) or
+    unfinished.
+    """
+
+    trace: Trace
+    """With answers cut to ``max_model_len`` and at least 1 token, as they were simulated."""
+    settings: Settings
+    order: QueueOrder
+    policy: Policy | None
+    """Who decided what left; None for vLLM's own free list."""
+    status: NDArray[np.int8]
+    """(R,) `kvsched.serve.state`'s EXPECTED, WAITING, RUNNING, FINISHED or REJECTED."""
+    reason: NDArray[np.int8]
+    """(R,) why it was rejected, a key of `REASONS`."""
+    arrival_s: Float64s
+    scheduled_s: Float64s
+    """(R,) start of the first step that it was in."""
+    first_token_s: Float64s
+    finished_s: Float64s
+    hit_tokens: Int64s
+    """(R,) prompt tokens hit when it was first admitted."""
+    generated_tokens: Int64s
+    preemptions: NDArray[np.int32]
+    counts: Int64s
+    """(COUNTS,) totals, by the names in `kvsched.serve.state`."""
+    end_s: float
+    """When the last step ended."""
+    horizon_s: float | None
+    step_log: Float64s | None
+    """(steps, LOG_COLUMNS) one row a step, where it was asked for."""
+
+    @property
+    def finished(self) -> NDArray[np.bool_]:
+        """(R,) whether each has finished."""
+        found: NDArray[np.bool_] = self.status == FINISHED
+        return found
+
+    @property
+    def rejected(self) -> NDArray[np.bool_]:
+        """(R,) whether each was rejected."""
+        found: NDArray[np.bool_] = self.status == REJECTED
+        return found
+
+    @property
+    def unfinished(self) -> NDArray[np.bool_]:
+        """(R,) whether each was neither finished nor rejected at the horizon."""
+        return ~self.finished & ~self.rejected
+
+    @property
+    def queued_s(self) -> Float64s:
+        """(R,) seconds from arrival to the first step, NaN where none."""
+        waited: Float64s = self.scheduled_s - self.arrival_s
+        return waited
+
+    @property
+    def ttft_s(self) -> Float64s:
+        """(R,) seconds from arrival to the first token, NaN where none."""
+        waited: Float64s = self.first_token_s - self.arrival_s
+        return waited
+
+    @property
+    def latency_s(self) -> Float64s:
+        """(R,) seconds from arrival to the last token, NaN where none."""
+        waited: Float64s = self.finished_s - self.arrival_s
+        return waited
+
+    @functools.cached_property
+    def tpot_s(self) -> Float64s:
+        """(R,) mean seconds between two tokens of an answer, NaN where it has fewer than two."""
+        between = self.trace.output_tokens - 1
+        found = np.full(len(between), np.nan)
+        np.divide(self.finished_s - self.first_token_s, between, out=found, where=between > 0)
+        return found
+
+    @property
+    def steps(self) -> int:
+        """Steps that were made."""
+        return int(self.counts[STEPS])
+
+    @property
+    def jumped_steps(self) -> int:
+        """Steps of these that were passed in jumps."""
+        return int(self.counts[JUMPED])
+
+    def summary(self) -> dict[str, Any]:
+        """Return the totals: requests by outcome, and why; steps, tokens, preemptions."""
+        rejected = {
+            REASONS[code]: int((self.reason[self.rejected] == code).sum())
+            for code in REASONS
+            if code != NO_REASON and (self.reason[self.rejected] == code).any()
+        }
+        return {
+            "requests": len(self.status),
+            "finished": int(self.finished.sum()),
+            "rejected": int(self.rejected.sum()),
+            "rejected_because": rejected,
+            "unfinished": int(self.unfinished.sum()),
+            "steps": self.steps,
+            "empty_steps": int(self.counts[EMPTY_STEPS]),
+            "computed_tokens": int(self.counts[TOKENS]),
+            "generated_tokens": int(self.generated_tokens.sum()),
+            "hit_tokens": int(self.hit_tokens.sum()),
+            "preemptions": int(self.counts[PREEMPTIONS]),
+            "evictions": int(self.counts[EVICTIONS]),
+            "end_s": self.end_s,
+        }
+
+    def __repr__(self) -> str:
+        found = self.summary()
+        return (
+            f"<Simulation {self.order.name}: {found['finished']:,} of {found['requests']:,} "
+            f"requests finished in {self.steps:,} steps, {self.end_s:,.1f} s>"
+        )

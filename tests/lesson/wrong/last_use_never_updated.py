@@ -1,0 +1,6 @@
+from right import KVCacheSchedulerSim as Right
+
+
+class KVCacheSchedulerSim(Right):
+    def _hit(self, entry):
+        entry.hits += 1
