@@ -387,6 +387,8 @@ class CacheMachine(RuleBasedStateMachine):
                     raise KeyError("the body fails")
         except NotAdmittedError:
             assert held is None
+            # Nobody would take the lease of one that waits on.
+            self.waiting = [each for each in self.waiting if each[0] is not admission.ticket]
         except (KeyError, CarryError):
             pass
         if held is not None:

@@ -9,6 +9,7 @@ from kvsched.cache.chain import Chain
 from kvsched.cache.events import Admitted, Hit, Queued, Rejected
 from kvsched.cache.lease import Lease
 from kvsched.cache.outbox import Batch
+from kvsched.cache.recover import recover
 from kvsched.cache.request import Admission, Outcome, Request
 from kvsched.cache.store import Home
 from kvsched.cache.waiting import Ticket, WaitingList
@@ -231,6 +232,9 @@ class Gate:
             lease = self._try(request, chain, home, now)
         except UsageError as error:
             return self._settle(ticket, self._reject(request, str(error))), False
+        except Exception as error:  # noqa: BLE001  # a policy's hooks may raise anything
+            recover(self.cache)
+            return self._settle(ticket, self._reject(request, f"a policy failed: {error}")), False
         if lease is None:
             return None, self._is_over_quota(request, chain, home)
         lease.reason = "its turn came"

@@ -497,15 +497,8 @@ class BlockManager:
             expires = min(int((partition.time(now) + request.lifetime_s) * 1e6), NEVER - 1)
         return int(request.priority) if self.levels else 0, expires
 
-    def distrust(
-        self, lease: Lease, moves: Iterable[Move], leases: Collection[Lease], now: float
-    ) -> None:
-        """Distrust a lease from the block on whose copy was not made."""
-        place = next(
-            (lease._blocks.index(move.target) for move in moves if move.kind == "copy"), None
-        )
-        if place is None or lease.released:
-            return
+    def distrust(self, lease: Lease, place: int, leases: Collection[Lease], now: float) -> None:
+        """Distrust a lease from a block on, the end of what was in place before it grew."""
         if place < len(lease._nodes):
             self.departures.lose(lease, place, leases, now)
         if lease.lost_from is None or place < lease.lost_from:

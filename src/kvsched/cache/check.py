@@ -114,9 +114,8 @@ def _check_children(partition: Partition, resident: NDArray[np.int64]) -> None:
     _require(np.all(expected == table.children), "cached children are miscounted")
 
 
-def _check_locks(
-    locks: NDArray[np.int32], partition: Partition, holds: list[int], total: int, what: str
-) -> None:
+def expected_locks(partition: Partition, holds: list[int]) -> NDArray[np.int64]:
+    """Return how often each node is held where ``holds`` are the ends of what is. O(N log N)."""
     table = partition.live.table
     expected = np.zeros(len(table.parent), np.int64)
     np.add.at(expected, np.array(holds, np.int64), 1)
@@ -129,6 +128,13 @@ def _check_locks(
             if expected[above] > 1:
                 break
             above = int(table.parent[above])
+    return expected
+
+
+def _check_locks(
+    locks: NDArray[np.int32], partition: Partition, holds: list[int], total: int, what: str
+) -> None:
+    expected = expected_locks(partition, holds)
     _require(np.all(expected == locks), f"nodes {what} are not those of the leases and pins")
     _require(np.count_nonzero(expected) == total, f"nodes {what} are miscounted")
 

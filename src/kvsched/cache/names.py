@@ -142,7 +142,8 @@ def find(
     return NONE
 
 
-def _add(names: Names, node: int, home: int) -> None:
+def add(names: Names, node: int, home: int) -> None:
+    """Put a number into the index, under a name that is not in it. O(1) expected."""
     slots = names.slots
     mask = len(slots) - 1
     at = home & mask
@@ -180,7 +181,7 @@ def reindex(names: Names, listed: NDArray[np.uint8]) -> None:
     names.slots[:] = NONE
     for node in range(len(listed)):
         if listed[node] != 0:
-            _add(names, node, home_of(int(names.path[node])))
+            add(names, node, home_of(int(names.path[node])))
 
 
 def is_idle(live: Live, node: int) -> bool:
@@ -282,5 +283,5 @@ def name(
         table.depth[node] = table.depth[parent] + 1
         table.begins[node] = table.begins[parent] + block_size
     names.path[node] = path
-    _add(names, node, home_of(path))
+    add(names, node, home_of(path))
     return node

@@ -13,6 +13,7 @@ from kvsched.cache.lease import Lease
 from kvsched.cache.ledger import Ledger, snapshot
 from kvsched.cache.metrics import exported, exposition
 from kvsched.cache.pins import Pin
+from kvsched.cache.recover import mend
 from kvsched.cache.request import Hashes, Request
 from kvsched.cache.restored import restore
 from kvsched.cache.saved import save
@@ -74,10 +75,14 @@ class KVCacheScheduler(Serving):
         with self.lock:
             now = self.now()
             ended = self.pins.remove(pin)
-            for each in ended:
-                self.blocks.unpin(each, now)
-                if self.events.on:
-                    self.events.add(Pinned(each.owner, each.blocks, pinned=False))
+            try:
+                for each in ended:
+                    self.blocks.unpin(each, now)
+                    if self.events.on:
+                        self.events.add(Pinned(each.owner, each.blocks, pinned=False))
+            except BaseException as error:
+                mend(self, error)
+                raise
             settled = self._pumped()
         self._finish(settled)
         return sum(each.blocks for each in ended)
@@ -96,7 +101,11 @@ class KVCacheScheduler(Serving):
     def drop_expired(self) -> int:
         """Let all blocks leave whose lifetime has ended; return how many. O(those log N)."""
         with self.lock:
-            return self.blocks.expire(self.now())
+            try:
+                return self.blocks.expire(self.now())
+            except BaseException as error:
+                mend(self, error)
+                raise
 
     def clear(self) -> bool:
         """Forget all that is cached; False, with nothing changed, while any of it is held.

@@ -22,6 +22,7 @@ from kvsched.cache.lease import Lease
 from kvsched.cache.metrics import Counters
 from kvsched.cache.outbox import Batch, Calls, Carry, Outbox
 from kvsched.cache.pins import Pins
+from kvsched.cache.recover import mend
 from kvsched.cache.request import Admission, Growth, Move, Outcome, Request
 from kvsched.cache.restored import Restored
 from kvsched.cache.second import TierSettings
@@ -29,7 +30,7 @@ from kvsched.cache.settings import Settings, check_whole
 from kvsched.cache.store import Store
 from kvsched.cache.tenants import Tenant
 from kvsched.cache.waiting import Ticket
-from kvsched.foundation.errors import UsageError
+from kvsched.foundation.errors import KvschedError, UsageError
 from kvsched.policy.base import Policy
 from kvsched.policy.registry import make
 
@@ -139,7 +140,11 @@ class Serving:
         if not isinstance(request, Request):
             raise UsageError(f"acquire takes a Request, not {type(request).__name__}")
         with self.lock:
-            admission, settled = self.gate.decide(request, self.now())
+            try:
+                admission, settled = self.gate.decide(request, self.now())
+            except BaseException as error:
+                mend(self, error)
+                raise
             lease = admission.lease
             batch = None if lease is None else self.outbox.add(lease.moves)
         if settled:
@@ -223,7 +228,11 @@ class Serving:
         Releases do so by themselves: this is for time that passed. Returns what was settled.
         """
         with self.lock:
-            settled = self.gate.pump(self.now())
+            try:
+                settled = self.gate.pump(self.now())
+            except BaseException as error:
+                mend(self, error)
+                raise
         return self._finish(settled)
 
     def cancel(self, ticket: Ticket) -> bool:
@@ -267,7 +276,14 @@ class Serving:
             self._check_held(lease)
             if lease.outcome is Outcome.DEGRADE:
                 return Growth(Outcome.REJECT, "a degraded request holds no room to grow")
-            grown = self.blocks.grow(lease, count, ids, hashes, self.leases.values(), self.now())
+            now, start = self.now(), lease.tokens // self.block_size
+            try:
+                grown = self.blocks.grow(lease, count, ids, hashes, self.leases.values(), now)
+            except BaseException as error:
+                if not isinstance(error, KvschedError):
+                    self.blocks.distrust(lease, start, self.leases.values(), now)
+                    mend(self, error)
+                raise
             if grown is None:
                 return Growth(Outcome.REJECT, "no room: all blocks are held")
             blocks, moves = grown
@@ -278,7 +294,10 @@ class Serving:
             self.outbox.carry_until(batch)
         except BaseException:
             with self.lock:
-                self.blocks.distrust(lease, moves, self.leases.values(), self.last_now)
+                copied = [move.target for move in moves if move.kind == "copy"]
+                if copied and not lease.released:
+                    place = lease._blocks.index(copied[0])
+                    self.blocks.distrust(lease, place, self.leases.values(), self.last_now)
             raise
         return Growth(Outcome.ADMIT, "", tuple(blocks), tuple(moves))
 
@@ -328,7 +347,12 @@ class Serving:
                 if lease._cache is not self:
                     raise UsageError("the lease is another cache's")
                 return ()
-            moves = self._end(lease, failed, self.now())
+            now = self.now()
+            try:
+                moves = self._end(lease, failed, now)
+            except BaseException as error:
+                mend(self, error)
+                raise
             batch = self.outbox.add(moves)
             settled = self._pumped() if admit else []
         try:

@@ -153,9 +153,18 @@ class Store:
         return self.tenants.get(name) or Tenant()
 
     def set_policy(self, policy: Policy) -> None:
-        """Rank every partition of the first tier by another policy. O(N log N)."""
-        for home in self.homes.values():
-            home.partition.change_policy(policy)
+        """Rank every partition of the first tier by another policy. O(N log N).
+
+        Raises what the policy raises, with the one before ranking all of them as it did.
+        """
+        try:
+            for home in self.homes.values():
+                home.partition.change_policy(policy)
+        except BaseException:
+            for home in self.homes.values():
+                if home.partition.policy is not self.policy:
+                    home.partition.change_policy(self.policy)
+            raise
         self.policy = policy
 
     def clear(self) -> None:
