@@ -13,13 +13,14 @@ from mutants import edited
 from kvsched.cache import (
     blocks,
     chain,
+    departures,
     kernel,
     names,
     outbox,
     partition,
     pins,
-    scheduler,
     second,
+    serving,
     store,
 )
 
@@ -54,17 +55,14 @@ KERNEL: dict[str, Mutant] = {
 
 PARTS: dict[str, Mutant] = {
     "the tail is kept after a failure": (
-        scheduler.KVCacheScheduler, "_end",
-        "keep = min(keep, lease.computed_tokens // self.block_size)", "pass",
-    ),
-    "what another lost is kept": (
-        scheduler.KVCacheScheduler, "_end", "lease.lost_from is not None", "False",
+        serving.Serving, "_end",
+        "keep = min(keep, max(lease.computed_tokens // self.block_size, lease._theirs))", "pass",
     ),
     "a double release frees twice": (
-        scheduler.KVCacheScheduler, "release", "if lease.released or", "if",
+        serving.Serving, "release", "if lease.released or", "if",
     ),
     "a released lease leaves others waiting": (
-        scheduler.KVCacheScheduler, "release", "self._pumped()", "[]",
+        serving.Serving, "release", "self._pumped()", "[]",
     ),
     "namespaces are ignored": (
         chain.ChainMaker, "_space",
@@ -87,17 +85,17 @@ PARTS: dict[str, Mutant] = {
         blocks.BlockManager, "_replace", "keep = 0", "partition.live.ready[node] = READY",
     ),
     "nobody is told of lost blocks": (
-        blocks.BlockManager, "lose", "self._holds(other, bad, first)", "False",
+        departures.Departures, "lose", "other.holds(bad, first)", "False",
     ),
     "what lies below a lost block stays below": (
-        blocks.BlockManager, "_drop", "home.second is not None", "False",
+        departures.Departures, "drop", "home.second is not None", "False",
     ),
     "what leaves is not offloaded": (
         second.SecondTier, "keep", 'moves.append(Move("offload", block, slot, key.tobytes()))',
         "pass",
     ),
     "a lease that failed to load runs": (
-        scheduler.KVCacheScheduler, "_carried", "self.release(lease, failed=True)", "pass",
+        serving.Serving, "_carried", "self.release(lease, failed=True)", "pass",
     ),
     "quotas are ignored": (
         store.Store, "_new_home", "limit=capacity", "limit=self.capacity",
@@ -111,8 +109,8 @@ PARTS: dict[str, Mutant] = {
         "own.fail(own.out.nodes[:count].copy(), own.out.blocks[:0], count, now)\n    _ =",
     ),
     "bytes that were not carried count as written": (
-        outbox.Outbox, "_forget", "self.cache.blocks.discard(failed.moves, self.cache.last_now)",
-        "set()",
+        outbox.Outbox, "_forget",
+        "self.cache.blocks.departures.discard(failed.moves, self.cache.last_now)", "set()",
     ),
     "an ended pin holds on": (pins.Pins, "remove", "ended = [what]", "ended = []"),
 }  # fmt: skip
