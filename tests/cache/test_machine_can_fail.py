@@ -85,7 +85,7 @@ PARTS: dict[str, Mutant] = {
         blocks.BlockManager, "_replace", "keep = 0", "partition.live.ready[node] = READY",
     ),
     "nobody is told of lost blocks": (
-        departures.Departures, "lose", "other.holds(bad, first)", "False",
+        departures.Departures, "lose", "other.holds(home, bad, first)", "False",
     ),
     "what lies below a lost block stays below": (
         departures.Departures, "drop", "home.second is not None", "False",

@@ -21,7 +21,7 @@ from kvsched.cache import KVCacheScheduler, Lease, Outcome, Request, Tenant, Tie
 from kvsched.cache.state import READY
 from kvsched.foundation.errors import KvschedError, UsageError
 from kvsched.kernel.heap import Heap
-from kvsched.kernel.table import Table
+from kvsched.kernel.table import NONE, Table
 from kvsched.policy.base import Policy, RankedPolicy
 from kvsched.policy.lfu import LFU, LFUState
 
@@ -335,7 +335,7 @@ def test_deadlines_are_on_the_clock_that_is_given(tmp_path: Path) -> None:
 
 def test_a_clock_without_a_moment_is_refused(tmp_path: Path) -> None:
     cache = KVCacheScheduler(4, 16, clock=lambda: float("inf"))
-    with pytest.raises(UsageError, match="clock says inf"):
+    with pytest.raises(UsageError, match="the clock must give a number of seconds, not inf"):
         cache.save(tmp_path / "cache")
     assert not (tmp_path / "cache").exists()
 
@@ -486,7 +486,11 @@ def test_a_difference_is_noticed(tmp_path: Path, spoilt: str) -> None:
             free = partition.pool.free[: again.store.free]
             free[:] = free[::-1].copy()
         elif spoilt == "history":
-            partition.forget(100)
+            # More names than there are numbers, none of them known.
+            strangers = np.arange(2**40, 2**40 + 100, dtype=np.int64)
+            keys = np.zeros((len(strangers), partition.names.keys.shape[1]), np.int64)
+            keys[:, 0] = strangers
+            partition.forget(keys, np.zeros(2, np.int64), NONE, len(keys))
         elif spoilt == "clock":
             partition.shift_s += 20.0
         elif spoilt == "turns":

@@ -326,7 +326,9 @@ class BlockManager:
         node = lease._nodes[place:]
         keep = 1
         if partition.live.ready[node[0]] == COMPUTING and not any(
-            other is not lease and other.hit_blocks <= place and other.holds(int(node[0]), place)
+            other is not lease
+            and other.hit_blocks <= place
+            and other.holds(lease._home, int(node[0]), place)
             for other in leases
         ):
             # Nobody is to write it any more.

@@ -95,11 +95,7 @@ class Departures:
         home = lease._home
         partition = home.partition
         bad = int(lease._nodes[first])
-        hit = [
-            other
-            for other in leases
-            if other is not lease and other._home is home and other.holds(bad, first)
-        ]
+        hit = [other for other in leases if other is not lease and other.holds(home, bad, first)]
         chains = [lease._nodes[first:], *(other._nodes[first:] for other in hit)]
         lost = np.unique(np.concatenate(chains))
         table = partition.live.table

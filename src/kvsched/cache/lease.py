@@ -123,9 +123,10 @@ class Lease:
             self._ready += 1
         return self._theirs - self._ready
 
-    def holds(self, node: int, place: int) -> bool:
-        """Whether its block at ``place`` is that of a node."""
-        return len(self._nodes) > place and int(self._nodes[place]) == node
+    def holds(self, home: Home, node: int, place: int) -> bool:
+        """Whether its block at ``place`` is that of a node of ``home``."""
+        nodes = self._nodes
+        return self._home is home and len(nodes) > place and int(nodes[place]) == node
 
     @property
     def extra_blocks(self) -> int:

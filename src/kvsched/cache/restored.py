@@ -318,20 +318,26 @@ def _let_go(cache: KVCacheScheduler, head: Head) -> int:
     homes = list(cache.store.homes.values())
     for pin in list(cache.pins.held.values()):
         _shorten(cache, pin)
-    spilled: dict[int, list[int]] = {}
     for hold in head.holds:
         _end(homes[hold.home], hold, now)
-        spilled.setdefault(hold.home, []).extend(hold.spilled)
-    for at, home in enumerate(homes):
-        partition = home.partition
-        live = partition.live
+        _end_spill(homes[hold.home], hold, now)
+    for home in homes:
+        live = home.partition.live
         bad = np.flatnonzero((live.table.resident == 1) & (live.ready != READY))
-        _drop(home, partition, bad, now)
-        if home.second is not None and at in spilled:
-            below = home.second.partition
-            unwritten = np.isin(below.live.block, spilled[at]) & (below.live.table.resident == 1)
-            _drop(home, below, np.flatnonzero(unwritten), now)
+        _drop(home, home.partition, bad, now)
     return before - cache.store.resident
+
+
+def _end_spill(home: Home, hold: HoldRecord, now: float) -> None:
+    """End what a degraded lease held in the second tier: it was never written."""
+    if home.second is None or not hold.spilled:
+        return
+    live = home.second.partition.live
+    there = np.isin(live.block, hold.spilled) & (live.table.resident == 1)
+    nodes = np.flatnonzero(there).astype(np.int32)
+    nodes = nodes[np.argsort(live.table.depth[nodes], kind="stable")]
+    if len(nodes) and live.locks[nodes[-1]] > 0:
+        home.second.end_spill(nodes, written=False, now=now)
 
 
 def _shorten(cache: KVCacheScheduler, pin: Pin) -> None:
