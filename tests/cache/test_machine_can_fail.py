@@ -14,6 +14,8 @@ from kvsched.cache import (
     blocks,
     chain,
     departures,
+    eviction,
+    holding,
     kernel,
     names,
     outbox,
@@ -29,21 +31,21 @@ Mutant = tuple[Any, str, str, str]
 
 KERNEL: dict[str, Mutant] = {
     "a release forgets to unlock": (
-        kernel, "_release", "_unlock(live, int(out.nodes[length - 1]))", "pass",
+        kernel, "_release", "unlock(live, int(out.nodes[length - 1]))", "pass",
     ),
-    "an unpin forgets to unlock": (kernel, "_unhold", "_unlock(live, deepest)", "pass"),
+    "an unpin forgets to unlock": (kernel, "_unhold", "unlock(live, deepest)", "pass"),
     "what was lost is found": (kernel, "_lose", "hide(live, int(out.nodes[at]))", "pass"),
     "a parent may leave before its child": (
-        kernel, "_is_free_leaf", "table.children[node] == 0 and ", "",
+        eviction, "is_free_leaf", "table.children[node] == 0 and ", "",
     ),
     "a failed request says that its blocks are computed": (
         kernel, "_release", "vouched and ", "",
     ),
-    "a hit is not held": (kernel, "operate", "        _lock(live, deepest)", "        pass"),
-    "pins have no cap": (kernel, "_pin", "live.counts[PINNED] + new > most", "False"),
+    "a hit is not held": (kernel, "operate", "        lock(live, deepest)", "        pass"),
+    "pins have no cap": (holding, "pin", "live.counts[PINNED] + new > most", "False"),
     "more is taken than fits": (kernel, "_fits", "need <= out.report[ROOM]", "True"),
     "expired blocks are not taken from their heap": (
-        kernel, "_close", "live.due.place[node] != NONE", "False",
+        eviction, "close_node", "live.due.place[node] != NONE", "False",
     ),
     "a number is reused while its child is known": (
         names, "is_idle", " and live.names.kin[node] == 0", "",
@@ -102,7 +104,7 @@ PARTS: dict[str, Mutant] = {
     ),
     "guarantees are ignored": (store.Home, "lendable", "min(self.excess, ", "min(10**9, "),
     "what is spilled can be loaded at once": (
-        second.SecondTier, "hold_below", "kernel.WAITS", "kernel.HITS",
+        second.SecondTier, "hold_below", "operations.WAITS", "operations.HITS",
     ),
     "what is spilled is not held": (
         second.SecondTier, "spill", "lease._spilled =",
@@ -128,8 +130,9 @@ def break_it(monkeypatch: pytest.MonkeyPatch, mutant: Mutant) -> None:
         monkeypatch.setattr(place, name, edited(function, module, before, after))
         return
     broken = edited(getattr(place, name), place, before, after)
-    for module in (kernel, names, partition):
-        if hasattr(module, name):
+    function = getattr(place, name)
+    for module in (eviction, holding, kernel, names, partition):
+        if getattr(module, name, None) is function:
             monkeypatch.setattr(module, name, broken)
 
 

@@ -17,6 +17,7 @@ from kvsched.cache import (
     admission,
     blocks,
     departures,
+    eviction,
     kernel,
     names,
     outbox,
@@ -49,7 +50,7 @@ CASES: dict[str, tuple[Mutant, Callable[[], None]]] = {
         test_leases.test_who_copied_what_another_stored_takes_nothing_along_when_it_fails,
     ),
     "a lost block stays when its pin ends": (
-        (kernel, "_let_go", " and live.ready[node] != LOST", ""),
+        (eviction, "let_go", " and live.ready[node] != LOST", ""),
         test_tenants.test_a_pin_of_what_fails_keeps_nothing,
     ),
     "low priorities are like none": (

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kvsched.cache import kernel
+from kvsched.cache import operations
 from kvsched.cache.chain import Chain, ChainMaker
 from kvsched.cache.departures import Departures
 from kvsched.cache.events import GPU, EventLog, Moved
@@ -354,7 +354,7 @@ class BlockManager:
             if taken is None:
                 self.departures.take_back(moves, now)
                 return None
-            self.departures.settle(home, int(partition.report[kernel.EVICTED]), moves, now)
+            self.departures.settle(home, int(partition.report[operations.EVICTED]), moves, now)
         except BadVictimError as error:
             self.departures.drop(home, error.left, now)
             if taken is not None:
