@@ -15,6 +15,7 @@ from kvsched.cache import (
     chain,
     departures,
     eviction,
+    growth,
     holding,
     kernel,
     names,
@@ -71,20 +72,20 @@ PARTS: dict[str, Mutant] = {
         "request.cache_salt, request.lora_name, request.model_revision, tenant or None", "None",
     ),
     "no copy on write": (
-        blocks.BlockManager, "_must_copy", "last < len(lease._nodes) or", "False and",
+        growth.Growth, "_must_copy", "last < len(lease._nodes) or", "False and",
     ),
     "a shared block is freed by the first": (
-        blocks.BlockManager, "_unshare", "if holders == 1:", "if holders:",
+        blocks.BlockManager, "unshare", "if holders == 1:", "if holders:",
     ),
     "a copy moves what it shares": (
-        blocks.BlockManager, "_replace", "self._unshare([old])", "pass",
+        growth.Growth, "_replace", "self.blocks.unshare([old])", "pass",
     ),
     "loads go before offloads": (
         blocks.BlockManager, "hold", "lease.moves = tuple(moves)",
         "lease.moves = tuple(sorted(moves, key=lambda move: move.kind))",
     ),
     "a partial block that nobody computed stays": (
-        blocks.BlockManager, "_replace", "keep = 0", "partition.live.ready[node] = READY",
+        growth.Growth, "_replace", "keep = 0", "partition.live.ready[node] = READY",
     ),
     "nobody is told of lost blocks": (
         departures.Departures, "lose", "other.holds(home, bad, first)", "False",

@@ -35,7 +35,7 @@ CASES: dict[str, tuple[Mutant, Callable[[], None]]] = {
     "whoever stored the same second says that it is computed": (
         (
             blocks.BlockManager,
-            "_end",
+            "end",
             "ready[others[partition.live.locks[others] > 0]] = COMPUTING",
             "pass",
         ),
