@@ -72,20 +72,20 @@ PARTS: dict[str, Mutant] = {
         "request.cache_salt, request.lora_name, request.model_revision, tenant or None", "None",
     ),
     "no copy on write": (
-        growth.Growth, "_must_copy", "last < len(lease._nodes) or", "False and",
+        growth.Grower, "_must_copy", "last < len(lease._nodes) or", "False and",
     ),
     "a shared block is freed by the first": (
         blocks.BlockManager, "unshare", "if holders == 1:", "if holders:",
     ),
     "a copy moves what it shares": (
-        growth.Growth, "_replace", "self.blocks.unshare([old])", "pass",
+        growth.Grower, "_replace", "self.blocks.unshare([old])", "pass",
     ),
     "loads go before offloads": (
         blocks.BlockManager, "hold", "lease.moves = tuple(moves)",
         "lease.moves = tuple(sorted(moves, key=lambda move: move.kind))",
     ),
     "a partial block that nobody computed stays": (
-        growth.Growth, "_replace", "keep = 0", "partition.live.ready[node] = READY",
+        growth.Grower, "_replace", "keep = 0", "partition.live.ready[node] = READY",
     ),
     "nobody is told of lost blocks": (
         departures.Departures, "lose", "other.holds(home, bad, first)", "False",

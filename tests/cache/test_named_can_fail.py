@@ -19,6 +19,7 @@ from kvsched.cache import (
     departures,
     eviction,
     kernel,
+    lease,
     names,
     outbox,
     partition,
@@ -52,6 +53,10 @@ CASES: dict[str, tuple[Mutant, Callable[[], None]]] = {
     "a lost block stays when its pin ends": (
         (eviction, "let_go", " and live.ready[node] != LOST", ""),
         test_tenants.test_a_pin_of_what_fails_keeps_nothing,
+    ),
+    "numbers of another tenant are one's own": (
+        (lease.Lease, "holds", "self._home is home and ", ""),
+        test_tenants.test_numbers_of_another_tenant_are_not_ones_own,
     ),
     "low priorities are like none": (
         (kernel, "_release", "live.expires[node] == UNSET", "False"),

@@ -13,7 +13,7 @@ from kvsched.cache.chain import Chain, ChainMaker
 from kvsched.cache.departures import Departures
 from kvsched.cache.describing import announce, extra_keys
 from kvsched.cache.events import GPU, EventLog, Moved
-from kvsched.cache.growth import Growth
+from kvsched.cache.growth import Grower
 from kvsched.cache.lease import Lease
 from kvsched.cache.metrics import Counters
 from kvsched.cache.partition import BadVictimError, Partition
@@ -46,7 +46,7 @@ class BlockManager:
         """Moves that nobody has taken yet, where they are kept."""
         self.shared: dict[int, int] = {}
         """Blocks without a node that several leases hold, and how many."""
-        self.growth = Growth(self)
+        self.growth = Grower(self)
         self._number = 0
 
     # Looking up and holding

@@ -35,7 +35,7 @@ class _Plan:
     """Token ids of those blocks, where they are known."""
 
 
-class Growth:
+class Grower:
     """What `BlockManager` does to a lease that grows. The caller holds the lock."""
 
     def __init__(self, blocks: BlockManager) -> None:
