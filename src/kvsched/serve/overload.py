@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import msgspec
@@ -71,8 +72,11 @@ def overload(found: Simulation, *, closed_loop: bool = False) -> Overload:
     each = np.diff(queue.at(edges)) / np.diff(edges)
     growth = float(each.mean())
     error = float(each.std(ddof=1)) / math.sqrt(WINDOWS)
-    quarters = [queue.mean(low, high) for low, high in _pairs(np.linspace(first, last, 5))]
-    rises = all(low < high for low, high in zip(quarters, quarters[1:], strict=False))
+    quarters = [
+        queue.mean(low, high)
+        for low, high in itertools.pairwise(np.linspace(first, last, 5).tolist())
+    ]
+    rises = all(low < high for low, high in itertools.pairwise(quarters))
     grows = growth > 0 and growth > ERRORS * error and rises
     return Overload(
         overloaded=grows,
@@ -94,10 +98,6 @@ def _unknown(closed_loop: bool, requests: int, seconds: float) -> str | None:
     if not seconds > 0:
         return "all requests arrive at once, which is no rate"
     return None
-
-
-def _pairs(edges: Float64s) -> list[tuple[float, float]]:
-    return list(zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True))
 
 
 def _served(found: Simulation, since: float, started: Float64s, drained: bool) -> float | None:

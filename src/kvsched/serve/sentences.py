@@ -47,7 +47,9 @@ def _ended(found: Simulation) -> list[str]:
     for code, where in _WHERE.items():
         rows = found.unfinished & (found.status == code)
         if rows.any():
-            said.append(f"Unfinished: {_requests(int(rows.sum()))} {where} at the end: {_which(rows)}.")
+            said.append(
+                f"Unfinished: {_requests(int(rows.sum()))} {where} at the end: {_which(rows)}."
+            )
     return said
 
 

@@ -1,5 +1,7 @@
-"""A question put to an engine, answered whole: settings from a model and an accelerator, the run,
-its summary, and how far the step time's band moves it.
+"""A question put to an engine, answered whole.
+
+Settings come from a model and an accelerator; the answer is the run, its summary, and how far the
+step time's band moves it:
 
     served = serve(trace, Asking(model="llama-3.1-8b", gpu="h100"))
     served.result.summary.ttft_s.p99
@@ -149,7 +151,9 @@ def find_step_time(asking: Asking) -> StepTime:
         return read_fit(asking.step_time).step_time()
     model, gpu = hardware(asking)
     if model is None or gpu is None:
-        raise UsageError("how long a step takes is not known: name --model and --gpu, or --step-time")
+        raise UsageError(
+            "how long a step takes is not known: name --model and --gpu, or --step-time"
+        )
     return roofline(
         model,
         gpu,
