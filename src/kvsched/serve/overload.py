@@ -15,6 +15,7 @@ WINDOWS = 20
 """Windows of equal length that the time of arrivals is cut into."""
 ERRORS = 3.0
 """Standard errors by which the mean growth of a window must be above 0."""
+_UNCLEAR = "the queue rose throughout, but by no more than chance may explain; take a longer trace"
 LEAST_REQUESTS = 40
 """Of fewer requests nothing is said: two a window."""
 
@@ -23,7 +24,7 @@ class Overload(msgspec.Struct, frozen=True, kw_only=True):
     """How the queue went while requests arrived: those that have not had their first step."""
 
     overloaded: bool | None
-    """Whether it grows without end; None where that cannot be told."""
+    """Whether the queue grows without end; None where that cannot be told."""
     why_unknown: str | None
     """Why it cannot be told."""
     arrival_rate: float | None
@@ -47,10 +48,11 @@ def overload(found: Simulation, *, closed_loop: bool = False) -> Overload:
     The time from the first to the last arrival is cut into `WINDOWS` windows of equal length. The
     queue grows without end if (1) its mean growth a window is more than `ERRORS` standard errors
     above 0, from the windows' own spread, and (2) its mean length rises from each quarter of the
-    time to the next. A burst that drains fails the first, one rush at the end the second. The
-    rate that the engine could serve is what it finishes a second from the middle of the arrivals
-    on, while somebody waits. In a closed loop requests wait for answers, and nothing is said.
-    O(R log R).
+    time to the next. A burst that drains and a rush at the end fail the first, a queue that
+    levels off the second. Where it rises, but by 1 to `ERRORS` standard errors, nothing is said.
+    The rate that the engine could serve is what it finishes a second from the middle of the
+    arrivals on, while somebody waits. In a closed loop requests wait for answers, and nothing is
+    said. O(R log R).
     """
     arrived = ~found.rejected & ~np.isnan(found.arrival_s)
     arrivals = np.sort(found.arrival_s[arrived])
@@ -76,11 +78,12 @@ def overload(found: Simulation, *, closed_loop: bool = False) -> Overload:
         queue.mean(low, high)
         for low, high in itertools.pairwise(np.linspace(first, last, 5).tolist())
     ]
-    rises = all(low < high for low, high in itertools.pairwise(quarters))
+    rises = _rises(quarters)
     grows = growth > 0 and growth > ERRORS * error and rises
+    unclear = rises and not grows and growth > error
     return Overload(
-        overloaded=grows,
-        why_unknown=None,
+        overloaded=None if unclear else grows,
+        why_unknown=_UNCLEAR if unclear else None,
         arrival_rate=(len(arrivals) - 1) / (last - first),
         queue_at_last_arrival=left,
         drain_s=drain_s,
@@ -88,6 +91,10 @@ def overload(found: Simulation, *, closed_loop: bool = False) -> Overload:
         growth_error=error,
         service_rate=_served(found, (first + last) / 2, started, drained) if grows else None,
     )
+
+
+def _rises(means: list[float]) -> bool:
+    return all(low < high for low, high in itertools.pairwise(means))
 
 
 def _unknown(closed_loop: bool, requests: int, seconds: float) -> str | None:

@@ -312,19 +312,13 @@ def _step_time(asking: Asking, step_time: StepTime) -> StepTimeSummary:
     )
 
 
-def _name(given: str | Model | Accelerator | None) -> str | None:
-    if given is None:
-        return None
-    # The folder of a config.json does not decide the result.
-    return Path(given).name if isinstance(given, str) else given.name
-
-
 def _config(asking: Asking, found: Simulation) -> dict[str, Any]:
     policy = FREE_LIST if found.policy is None else found.policy.label
     objective = asking.objective or Objective()
+    model, gpu = hardware(asking)
     return {
-        "model": _name(asking.model),
-        "gpu": _name(asking.gpu),
+        "model": None if model is None else model.name,
+        "gpu": None if gpu is None else gpu.name,
         "tensor_parallel_size": asking.tensor_parallel_size,
         "gpu_memory_utilization": asking.gpu_memory_utilization,
         "kv_cache_dtype": asking.kv_cache_dtype,
