@@ -142,7 +142,7 @@ def _counters(found: Simulation) -> Iterator[Event]:
     times = np.column_stack([starts, ends])
     keep = np.column_stack([np.ones(len(log), bool), ~follows])
     for name, values in (
-        ("KV use, %", 100.0 * (1.0 - log[:, LOG_FREE] / capacity)),
+        ("KV use, %", 100.0 * (capacity - log[:, LOG_FREE]) / capacity),
         ("running", log[:, LOG_RUNNING]),
         ("waiting", log[:, LOG_WAITING]),
     ):

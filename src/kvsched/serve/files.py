@@ -80,9 +80,10 @@ def write_served(
         for table, columns in tables.items():
             for form in exports:
                 _write_table(streams[f"{table}.{form}"], form, columns, folder / table)
-        # Full disks are found before the first file takes its name.
+        # A full disk is found before the first file takes its name.
         for stream in streams.values():
             stream.flush()
+            os.fsync(stream.fileno())
 
 
 def _json(value: Any) -> bytes:

@@ -64,7 +64,7 @@ def timeline(log: Float64s, capacity: int, end_s: float, bins: int = BINS) -> Ti
 
     return Timeline(
         edges_s=_plain(edges),
-        kv_use=level(1.0 - log[:, LOG_FREE] / capacity),
+        kv_use=level((capacity - log[:, LOG_FREE]) / capacity),
         running=level(log[:, LOG_RUNNING]),
         waiting=level(log[:, LOG_WAITING]),
         busy=float(log[:, LOG_SECONDS].sum() / end_s),
