@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import errno
+import itertools
 import json
 import math
 from pathlib import Path
@@ -130,7 +131,7 @@ def test_what_ran_when() -> None:
         )
     for track in {event["tid"] for event in bars}:
         mine = sorted((e["ts"], e["dur"]) for e in bars if e["tid"] == track)
-        assert all(a + d <= b + 1e-2 for (a, d), (b, _) in zip(mine, mine[1:], strict=False))
+        assert all(a + d <= b + 1e-2 for (a, d), (b, _) in itertools.pairwise(mine))
     instants = [event for event in events if event["ph"] == "i"]
     assert sum(event["args"]["requests"] for event in instants) == (RUN.result.summary.preemptions)
     named = {event["args"]["name"] for event in events if event["ph"] == "M"}
@@ -156,9 +157,9 @@ def test_counters_fall_to_0_where_nothing_runs() -> None:
     assert max(values) == RUN.result.summary.timeline.running.peak  # type: ignore[union-attr]
     times = [at for at, _ in found]
     assert times == sorted(times)
-    assert all(a != b for a, b in zip(values, values[1:], strict=False)), "only changes"
+    assert all(a != b for a, b in itertools.pairwise(values)), "only changes"
     # The integral of the counter is that of the level.
-    area = sum(v * (b - a) for (a, v), (b, _) in zip(found, found[1:], strict=False))
+    area = sum(v * (b - a) for (a, v), (b, _) in itertools.pairwise(found))
     levels = RUN.result.summary.timeline
     assert levels is not None
     assert area / 1e6 == pytest.approx(levels.running.mean * RUN.simulation.end_s, rel=1e-6)
@@ -168,7 +169,7 @@ def test_many_steps_become_means(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chrome, "MOST_STEPS", 20)
     found = counter(list(chrome_events(RUN.simulation)), "running")
     assert 5 < len(found) <= 21
-    area = sum(v * (b - a) for (a, v), (b, _) in zip(found, found[1:], strict=False))
+    area = sum(v * (b - a) for (a, v), (b, _) in itertools.pairwise(found))
     levels = RUN.result.summary.timeline
     assert levels is not None
     assert area / 1e6 == pytest.approx(levels.running.mean * RUN.simulation.end_s, rel=1e-6)
