@@ -177,6 +177,18 @@ def test_overload_is_said_in_words_with_the_rate() -> None:
     assert "--speedup 0.33" in sentence
 
 
+def test_the_band_s_ends_are_told_apart() -> None:
+    trace = plain([(1, 8)] * 200)
+    slow = dataclasses.replace(ASKED, num_gpu_blocks_override=100, max_num_seqs=1)
+    alone = serve(plain([(1, 8)]), slow, compiled=False).result
+    times = 1.7 * alone.summary.duration_s * (trace.time_s + range(200))
+    result = serve(dataclasses.replace(trace, time_s=times), slow, compiled=False).result
+    assert alone.bands["high"].duration_s > 1.8 * alone.summary.duration_s
+    assert result.summary.overload.overloaded is False
+    assert "With the high step time it is overloaded." in result.sentences
+    assert "With the low step time" not in " ".join(result.sentences)
+
+
 def test_the_public_name_takes_the_fields() -> None:
     served = kvsched.simulate(
         TRACE, model="llama-3.1-8b", gpu="h100", max_num_seqs=4, compiled=False

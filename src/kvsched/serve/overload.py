@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import itertools
 import math
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from kvsched.serve.result import Simulation
 from kvsched.serve.state import Float64s
@@ -15,7 +17,8 @@ WINDOWS = 20
 """Windows of equal length that the time of arrivals is cut into."""
 ERRORS = 3.0
 """Standard errors by which the mean growth of a window must be above 0."""
-_UNCLEAR = "the queue rose throughout, but by no more than chance may explain; take a longer trace"
+_CHANCE = "the queue rose throughout, but by no more than chance may explain; take a longer trace"
+_FILLING = "the batch was still filling when the last request arrived; take a longer trace"
 LEAST_REQUESTS = 40
 """Of fewer requests nothing is said: two a window."""
 
@@ -43,16 +46,16 @@ class Overload(msgspec.Struct, frozen=True, kw_only=True):
 def overload(found: Simulation, *, closed_loop: bool = False) -> Overload:
     """Say whether the queue of a simulation grows without end.
 
-    The batch is bounded by `max_num_seqs` and by memory, so what exceeds service is in the queue.
-
+    The batch is bounded by `max_num_seqs` and by memory: what exceeds service is in the queue.
     The time from the first to the last arrival is cut into `WINDOWS` windows of equal length. The
     queue grows without end if (1) its mean growth a window is more than `ERRORS` standard errors
     above 0, from the windows' own spread, and (2) its mean length rises from each quarter of the
     time to the next. A burst that drains and a rush at the end fail the first, a queue that
-    levels off the second. Where it rises, but by 1 to `ERRORS` standard errors, nothing is said.
-    The rate that the engine could serve is what it finishes a second from the middle of the
-    arrivals on, while somebody waits. In a closed loop requests wait for answers, and nothing is
-    said. O(R log R).
+    levels off the second. Nothing is said where it rises, but by 1 to `ERRORS` standard errors,
+    and where those who wait or run grow in number by the same two conditions: then the batch was
+    still filling. In a closed loop requests wait for answers, and nothing is said. The rate that
+    the engine could serve is what it finishes a second from the middle of the arrivals on, while
+    somebody waits. O(R log R).
     """
     arrived = ~found.rejected & ~np.isnan(found.arrival_s)
     arrivals = np.sort(found.arrival_s[arrived])
@@ -70,31 +73,61 @@ def overload(found: Simulation, *, closed_loop: bool = False) -> Overload:
             overloaded=None, why_unknown=why, arrival_rate=None, queue_at_last_arrival=left,
             drain_s=drain_s, growth=None, growth_error=None, service_rate=None,
         )  # fmt: skip
+    growth = _growth(queue, first, last)
+    why = None if growth.certain else _unclear(growth, found, arrivals, arrived, (first, last))
+    rate = _served(found, (first + last) / 2, started, drained) if growth.certain else None
+    return Overload(
+        overloaded=growth.certain if why is None else None,
+        why_unknown=why,
+        arrival_rate=(len(arrivals) - 1) / (last - first),
+        queue_at_last_arrival=left,
+        drain_s=drain_s,
+        growth=growth.mean,
+        growth_error=growth.error,
+        service_rate=rate,
+    )
+
+
+class _Growth(NamedTuple):
+    """How a number grows a second, over windows; ``rises`` from each quarter to the next."""
+
+    mean: float
+    error: float
+    rises: bool
+
+    @property
+    def certain(self) -> bool:
+        return self.rises and self.mean > 0 and self.mean > ERRORS * self.error
+
+
+def _growth(queue: _Queue, first: float, last: float) -> _Growth:
     edges = np.linspace(first, last, WINDOWS + 1)
     each = np.diff(queue.at(edges)) / np.diff(edges)
-    growth = float(each.mean())
-    error = float(each.std(ddof=1)) / math.sqrt(WINDOWS)
     quarters = [
         queue.mean(low, high)
         for low, high in itertools.pairwise(np.linspace(first, last, 5).tolist())
     ]
-    rises = _rises(quarters)
-    grows = growth > 0 and growth > ERRORS * error and rises
-    unclear = rises and not grows and growth > error
-    return Overload(
-        overloaded=None if unclear else grows,
-        why_unknown=_UNCLEAR if unclear else None,
-        arrival_rate=(len(arrivals) - 1) / (last - first),
-        queue_at_last_arrival=left,
-        drain_s=drain_s,
-        growth=growth,
-        growth_error=error,
-        service_rate=_served(found, (first + last) / 2, started, drained) if grows else None,
-    )
+    error = float(each.std(ddof=1)) / math.sqrt(WINDOWS)
+    return _Growth(float(each.mean()), error, _rises(quarters))
 
 
 def _rises(means: list[float]) -> bool:
     return all(low < high for low, high in itertools.pairwise(means))
+
+
+def _unclear(
+    growth: _Growth,
+    found: Simulation,
+    arrivals: Float64s,
+    arrived: NDArray[np.bool_],
+    span: tuple[float, float],
+) -> str | None:
+    """Why it cannot be said that the queue does not grow; None where it can."""
+    if growth.rises and growth.mean > growth.error:
+        return _CHANCE
+    ended = np.sort(found.finished_s[arrived & found.finished])
+    inside = _growth(_Queue(arrivals, ended), *span)
+    return _FILLING if inside.certain else None
 
 
 def _unknown(closed_loop: bool, requests: int, seconds: float) -> str | None:

@@ -83,11 +83,15 @@ def _beyond(summary: Summary, bands: Mapping[str, Summary]) -> list[str]:
     """Say where an end of the step time's band is overloaded otherwise than its middle."""
     said = []
     for band, other in bands.items():
-        if other.overload.overloaded is not None and (
-            other.overload.overloaded != summary.overload.overloaded
-        ):
-            yes = "" if other.overload.overloaded else "not "
-            said.append(f"With the {band} step time it is {yes}overloaded.")
+        verdict = other.overload.overloaded
+        if verdict == summary.overload.overloaded:
+            continue
+        told = "not overloaded" if verdict is False else "overloaded"
+        said.append(
+            f"With the {band} step time it is {told}."
+            if verdict is not None
+            else f"With the {band} step time it cannot be told: {other.overload.why_unknown}."
+        )
     return said
 
 

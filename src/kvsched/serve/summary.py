@@ -38,7 +38,8 @@ DEFINITIONS = {
     "requests and over tenants' means; Jain's index: (Σx)² / (n·Σx²) over tenants' rates, tokens "
     "of finished requests over the seconds that their requests were in the system",
     "overload": "cut the time of arrivals in 20: the queue grows by more than 3 standard errors a "
-    "window, and its mean rises from each quarter to the next",
+    "window, and its mean rises from each quarter to the next; nothing is said where chance may "
+    "explain it, or the batch still fills",
     "percentiles": "linear between neighbours",
 }
 """What each number means, printed beside it."""
