@@ -132,6 +132,8 @@ def test_wrong_use_is_one_line_and_nothing_is_written(trace: str, tmp_path: Path
         ((*ENGINE, "--eviction-policy", "nah"), "unknown policy nah"),
         ((*ENGINE, "--eviction-policy", "opt"), "needs the whole trace"),
         ((*ENGINE, "--speedup", "0"), "speedup must be above 0"),
+        ((*ENGINE, "--speedup", "2", "--concurrency", "3"), "a closed loop has no rate"),
+        ((*ENGINE, "--concurrency", "0"), "concurrency must be"),
         ((*ENGINE, "--watermark", "1"), "watermark must be from 0 to below 1"),
         ((*ENGINE, "--slo-tpot-ms", "0"), "tpot_s must be above 0"),
         ((*ENGINE, "--limit", "0"), "at least 1 request"),
@@ -178,13 +180,14 @@ def test_a_run_from_the_shell(trace: str) -> None:
     assert ended.stderr.startswith("kvsched: unknown order lifo")
 
 
+@pytest.mark.parametrize("error", [KvschedError("stalled"), KeyboardInterrupt()])
 def test_a_failure_leaves_no_folder(
-    trace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    trace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
 ) -> None:
     def fail(*_: object, **__: object) -> None:
-        raise KvschedError("stalled")
+        raise error
 
     monkeypatch.setattr("kvsched.serve.served.serve", fail)
-    with pytest.raises(KvschedError):
+    with pytest.raises((KvschedError, KeyboardInterrupt, AssertionError)):
         good(trace, *ENGINE, "-o", str(tmp_path / "out"))
     assert not (tmp_path / "out").exists()

@@ -153,14 +153,14 @@ def test_what_chance_may_explain_is_not_called() -> None:
 def test_a_batch_that_still_fills_is_not_called_either() -> None:
     # Room for 64 at a time, each for 400 s, and one arrives every 5 s: 80 would be needed.
     wide = Settings(num_gpu_blocks=10_000, max_num_seqs=64, max_num_batched_tokens=128)
-    for requests, over in ((60, None), (600, True)):
+    for requests, over in ((60, None), (420, True)):
         trace = plain([(1, 400)] * requests)
         trace = dataclasses.replace(trace, time_s=5.0 * np.arange(requests))
         found = overload(simulate(trace, wide, cost=linear_cost(1.0), compiled=False))
         assert found.overloaded is over
         assert (found.why_unknown == module._FILLING) is (over is None)
     # Served: 64 in 400 s.
-    assert found.service_rate == pytest.approx(64 / 400, rel=0.02)
+    assert found.service_rate == pytest.approx(64 / 400, rel=0.05)
     # Room for all of them: neither grows once the first have ended.
     wider = dataclasses.replace(wide, max_num_seqs=128)
     assert overload(simulate(trace, wider, cost=linear_cost(1.0), compiled=False)).overloaded is (

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from serving import plain, settings, work
 
 from kvsched.foundation.errors import UsageError
+from kvsched.serve import timeline as timelines
 from kvsched.serve.cost import linear_cost
 from kvsched.serve.distribution import distribution
 from kvsched.serve.fairness import course_fairness, fairness, jain
@@ -194,6 +195,26 @@ def test_levels_are_what_a_sum_over_a_fine_grid_gives(
     assert found.busy == pytest.approx(busy / end)
     assert found.running.mean == pytest.approx(np.mean(found.running.means), abs=1e-9)
     assert max(found.running.peaks) == found.running.peak == max(row[3] for row in rows)
+
+
+@given(logs(), st.integers(1, 9), st.integers(1, 4))
+def test_levels_do_not_depend_on_how_many_steps_are_looked_at_together(
+    rows: list[tuple[float, float, int, int, int]], bins: int, together: int
+) -> None:
+    end = rows[-1][0] + rows[-1][1]
+    whole = timeline(log_of(rows), 10, end, bins)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(timelines, "_ROWS", together)
+        parts = timeline(log_of(rows), 10, end, bins)
+    if whole is None:
+        assert parts is None
+        return
+    assert parts is not None
+    for name in ("kv_use", "running", "waiting"):
+        one, other = getattr(whole, name), getattr(parts, name)
+        assert one.peaks == other.peaks
+        assert one.means == pytest.approx(other.means, abs=1e-9)
+        assert one.mean == pytest.approx(other.mean, abs=1e-9)
 
 
 def test_a_long_step_is_in_every_interval_that_it_reaches() -> None:

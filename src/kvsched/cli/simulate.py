@@ -20,7 +20,7 @@ from kvsched.cli.options import (
     WeightDtype,
     print_json,
 )
-from kvsched.foundation.errors import KvschedError, UsageError
+from kvsched.foundation.errors import UsageError
 
 if TYPE_CHECKING:
     from kvsched.serve.served import Asking, Served
@@ -222,6 +222,8 @@ def command(
     Steps are scheduled as vLLM 0.32.0 does. How long each takes is a roofline of the model on the
     GPU, or fitted to measured steps.
     """
+    from kvsched.cli.progress import steps
+    from kvsched.serve.files import prepare_folder
     from kvsched.serve.served import serve
 
     asking = asking_of(engine, load)
@@ -230,18 +232,15 @@ def command(
     folder = None if output.output_dir is None else Path(output.output_dir)
     fresh = folder is not None and not folder.exists()
     if folder is not None:
-        from kvsched.serve.files import prepare_folder
-
         prepare_folder(folder, names)
     try:
-        from kvsched.cli.progress import steps
-
         with steps() as told:
             served = serve(trace, asking, report=told)
             if folder is not None:
                 told("report", 0, 1)
                 _write(served, folder, asking, output)
-    except KvschedError:
+    except BaseException:
+        # Nothing was written, interrupted or not: then nothing is left.
         if folder is not None and fresh:
             _remove_empty(folder)
         raise

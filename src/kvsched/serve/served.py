@@ -246,6 +246,8 @@ def serve(
     `kvsched.serve.simulate.simulate`, one without the band. Raises UsageError, InputError for a
     file of coefficients, StalledError.
     """
+    if asking.concurrency is not None and asking.speedup != 1:
+        raise UsageError("speedup and concurrency exclude each other: a closed loop has no rate")
     step_time = find_step_time(asking)
     settings, said = find_settings(asking, trace.block_size)
     bands: list[Band] = ["mid", "low", "high"] if asking.band else ["mid"]

@@ -12,10 +12,11 @@ from kvsched.serve.state import (
     LOG_START_S,
     LOG_WAITING,
     Float64s,
-    Int64s,
 )
 
 BINS = 240
+_ROWS = 1 << 18
+"""Steps that are looked at together."""
 
 
 class Level(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,47 +52,54 @@ class Timeline(msgspec.Struct, frozen=True, kw_only=True):
 def timeline(log: Float64s, capacity: int, end_s: float, bins: int = BINS) -> Timeline | None:
     """Return the levels of a step log, (steps, LOG_COLUMNS); None where no time passed.
 
-    O(steps + bins).
+    O(steps + bins) time, and no copy of the log.
     """
     if end_s <= 0 or not len(log):
         return None
     edges = np.linspace(0.0, end_s, bins + 1)
-    starts, ends = log[:, LOG_START_S], log[:, LOG_START_S] + log[:, LOG_SECONDS]
-    first = np.searchsorted(starts, edges[:-1], "right") - 1
-
-    def level(values: Float64s) -> Level:
-        return _level(values, starts, ends, edges, first)
-
-    return Timeline(
-        edges_s=_plain(edges),
-        kv_use=level((capacity - log[:, LOG_FREE]) / capacity),
-        running=level(log[:, LOG_RUNNING]),
-        waiting=level(log[:, LOG_WAITING]),
-        busy=float(log[:, LOG_SECONDS].sum() / end_s),
-    )
-
-
-def _plain(values: Float64s) -> tuple[float, ...]:
-    return tuple(values.tolist())
+    sums = {name: _Sums(edges) for name in ("kv_use", "running", "waiting")}
+    busy = 0.0
+    for low in range(0, len(log), _ROWS):
+        rows = log[low : low + _ROWS]
+        starts = rows[:, LOG_START_S].copy()
+        ends = starts + rows[:, LOG_SECONDS]
+        busy += float(rows[:, LOG_SECONDS].sum())
+        sums["kv_use"].add(starts, ends, (capacity - rows[:, LOG_FREE]) / capacity)
+        sums["running"].add(starts, ends, rows[:, LOG_RUNNING])
+        sums["waiting"].add(starts, ends, rows[:, LOG_WAITING])
+    levels = {name: each.level() for name, each in sums.items()}
+    return Timeline(edges_s=tuple(edges.tolist()), busy=busy / end_s, **levels)
 
 
-def _level(
-    values: Float64s, starts: Float64s, ends: Float64s, edges: Float64s, first: Int64s
-) -> Level:
-    # The integral of the level is linear within a step and flat between steps.
-    whole = np.concatenate([[0.0], np.cumsum(values * (ends - starts))])
-    times = np.column_stack([starts, ends]).ravel()
-    sums = np.column_stack([whole[:-1], whole[1:]]).ravel()
-    at = np.interp(edges, times, sums, left=0.0)
-    peaks = np.zeros(len(edges) - 1)
-    bin_of = np.clip(np.searchsorted(edges, starts, "right") - 1, 0, len(peaks) - 1)
-    np.maximum.at(peaks, bin_of, values)
-    # A step that began before the interval may reach into it.
-    reach = (first >= 0) & (ends[first] > edges[:-1])
-    peaks = np.where(reach, np.maximum(peaks, values[first]), peaks)
-    return Level(
-        mean=float(whole[-1] / edges[-1]),
-        peak=float(values.max()),
-        means=_plain(np.maximum(np.diff(at) / np.diff(edges), 0.0)),
-        peaks=_plain(peaks),
-    )
+class _Sums:
+    """A level's integral up to each edge, and its peak in each interval, as steps come in."""
+
+    def __init__(self, edges: Float64s) -> None:
+        self.edges = edges
+        self.whole = np.zeros(len(edges))
+        self.total = 0.0
+        self.peaks = np.zeros(len(edges) - 1)
+
+    def add(self, starts: Float64s, ends: Float64s, values: Float64s) -> None:
+        """Take the next steps, (n,) each, in order."""
+        edges, peaks = self.edges, self.peaks
+        # The integral is linear within a step and flat between steps.
+        areas = np.concatenate([[0.0], np.cumsum(values * (ends - starts))])
+        times = np.column_stack([starts, ends]).ravel()
+        self.whole += np.interp(edges, times, np.column_stack([areas[:-1], areas[1:]]).ravel())
+        self.total += float(areas[-1])
+        within = np.clip(np.searchsorted(edges, starts, "right") - 1, 0, len(peaks) - 1)
+        np.maximum.at(peaks, within, values)
+        # A step that began before an interval may reach into it.
+        before = np.searchsorted(starts, edges[:-1], "right") - 1
+        reach = (before >= 0) & (ends[before] > edges[:-1])
+        peaks[reach] = np.maximum(peaks[reach], values[before[reach]])
+
+    def level(self) -> Level:
+        means = np.maximum(np.diff(self.whole) / np.diff(self.edges), 0.0)
+        return Level(
+            mean=self.total / float(self.edges[-1]),
+            peak=float(self.peaks.max()),
+            means=tuple(means.tolist()),
+            peaks=tuple(self.peaks.tolist()),
+        )
