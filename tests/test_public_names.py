@@ -19,6 +19,7 @@ NAMES = {
     "policies",
     "ranked_columns",
     "replay",
+    "simulate",
     "study",
     "sweep",
 }

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from kvsched.replay.curve import lru_curve
     from kvsched.replay.run import replay
     from kvsched.replay.sweep import sweep
+    from kvsched.serve.served import simulate
     from kvsched.study.run import study
     from kvsched.trace.load import load_trace
     from kvsched.trace.model import Trace
@@ -37,6 +38,7 @@ __all__ = [
     "policies",
     "ranked_columns",
     "replay",
+    "simulate",
     "study",
     "sweep",
 ]
@@ -53,6 +55,7 @@ _HOMES = {
     "policies": "kvsched.policy.registry:names",
     "ranked_columns": "kvsched.policy.base:ranked_columns",
     "replay": "kvsched.replay.run:replay",
+    "simulate": "kvsched.serve.served:simulate",
     "study": "kvsched.study.run:study",
     "sweep": "kvsched.replay.sweep:sweep",
 }

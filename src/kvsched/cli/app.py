@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from kvsched.cli import catalog, curve, lesson, policies, replay, study, trace, warm
+from kvsched.cli import catalog, curve, lesson, policies, replay, simulate, study, trace, warm
 
 app = typer.Typer(
     name="kvsched",
@@ -22,6 +22,7 @@ app.command("replay")(replay.command)
 app.command("curve")(curve.command)
 app.command("study")(study.command)
 app.command("run")(study.run)
+app.command("simulate")(simulate.command)
 app.command("policies")(policies.command)
 app.command("warm")(warm.command)
 app.command("models")(catalog.models)

@@ -5,7 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from kvsched.foundation.schema import described_schema
+from kvsched.serve.distribution import Distribution
+from kvsched.serve.fairness import Fairness
 from kvsched.serve.fitted import fit_schema
+from kvsched.serve.overload import Overload
+from kvsched.serve.served import ServeResult
+from kvsched.serve.summary import Summary
+from kvsched.serve.timeline import Timeline
 from kvsched.study.compare import Comparison
 from kvsched.study.experiment import experiment_schema
 from kvsched.study.result import StudyResult
@@ -24,4 +30,7 @@ def schemas() -> dict[str, dict[str, Any]]:
         "comparison.schema.json": described_schema(Comparison),
         "experiment.schema.json": experiment_schema(),
         "step-time.schema.json": fit_schema(),
+        "simulation.schema.json": described_schema(
+            ServeResult, Summary, Distribution, Timeline, Fairness, Overload
+        ),
     }

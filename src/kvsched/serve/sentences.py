@@ -1,0 +1,109 @@
+"""What a run means, in words: who did not finish and why, and whether arrivals exceed service."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvsched.serve.asked import REASONS
+from kvsched.serve.overload import Overload
+from kvsched.serve.result import Simulation
+from kvsched.serve.state import EXPECTED, RUNNING, WAITING
+from kvsched.serve.summary import Summary
+
+NAMED = 5
+"""Requests that are named by their number, of each kind."""
+_WHERE = {RUNNING: "still ran", WAITING: "still waited", EXPECTED: "had not arrived"}
+
+
+def _requests(count: int) -> str:
+    return "1 request" if count == 1 else f"{count:,} requests"
+
+
+def _which(rows: NDArray[np.bool_]) -> str:
+    """Name requests by their number in time order, from 0: the first few."""
+    at = np.flatnonzero(rows)
+    named = ", ".join(f"{each}" for each in at[:NAMED].tolist())
+    return f"number {named}{', …' if len(at) > NAMED else ''}"
+
+
+def _ended(found: Simulation) -> list[str]:
+    """Say how many finished, and of all others why not. Together they are all requests."""
+    done = int(found.finished.sum())
+    total = len(found.status)
+    said = [
+        f"All {_requests(total)} finished in {found.end_s:,.4g} s."
+        if done == total
+        else f"{done:,} of {_requests(total)} finished in {found.end_s:,.4g} s."
+    ]
+    for code in np.unique(found.reason[found.rejected]).tolist():
+        rows = found.rejected & (found.reason == code)
+        said.append(
+            f"Rejected: {_requests(int(rows.sum()))} ({REASONS[code]}): {_which(rows)} "
+            "in time order, from 0."
+        )
+    for code, where in _WHERE.items():
+        rows = found.unfinished & (found.status == code)
+        if rows.any():
+            said.append(
+                f"Unfinished: {_requests(int(rows.sum()))} {where} at the end: {_which(rows)}."
+            )
+    return said
+
+
+def _overload(found: Overload, speedup: float) -> str:
+    if found.overloaded is None:
+        return f"Overload cannot be told: {found.why_unknown}."
+    left = found.queue_at_last_arrival
+    emptied = (
+        "and the queue was never empty again"
+        if found.drain_s is None
+        else f"and the queue was empty {found.drain_s:,.3g} s later"
+    )
+    waited = f"{_requests(left)} waited when the last arrived, {emptied}"
+    if not found.overloaded:
+        return f"Not overloaded: {waited}."
+    said = (
+        f"OVERLOADED: {found.arrival_rate:,.3g} requests arrive a second, more than the engine "
+        f"finishes, and the queue grows without end, by {found.growth:,.3g} a second; {waited}. "
+        "Latencies say how long the trace is, not what the engine is like."
+    )
+    if found.service_rate is not None and found.arrival_rate:
+        least = speedup * found.service_rate / found.arrival_rate
+        said += (
+            f" It finishes {found.service_rate:,.3g} a second: ask no more of it (--speedup "
+            f"{least:,.2g})."
+        )
+    return said
+
+
+def _beyond(summary: Summary, bands: Mapping[str, Summary]) -> list[str]:
+    """Say where an end of the step time's band is overloaded otherwise than its middle."""
+    said = []
+    for band, other in bands.items():
+        verdict = other.overload.overloaded
+        if verdict == summary.overload.overloaded:
+            continue
+        told = "not overloaded" if verdict is False else "overloaded"
+        said.append(
+            f"With the {band} step time it is {told}."
+            if verdict is not None
+            else f"With the {band} step time it cannot be told: {other.overload.why_unknown}."
+        )
+    return said
+
+
+def sentences(
+    found: Simulation, summary: Summary, bands: Mapping[str, Summary], speedup: float
+) -> tuple[str, ...]:
+    """Return one sentence each: who finished, who did not and why, overload, the objective."""
+    said = [*_ended(found), _overload(summary.overload, speedup), *_beyond(summary, bands)]
+    if summary.goodput is not None:
+        good = summary.goodput
+        said.append(
+            f"{_requests(good.requests)} ({100 * good.share:.1f}%) meet the objective: "
+            f"{good.requests_s:,.3g} a second."
+        )
+    return tuple(said)
