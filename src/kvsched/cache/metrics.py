@@ -83,11 +83,11 @@ def exposition(metrics: dict[str, float], labels: dict[str, str]) -> str:
 
     Raises UsageError for a name or a value of a label that the format has not.
     """
-    for name, value in labels.items():
+    for name, text in labels.items():
         if not _LABEL.fullmatch(name) or name.startswith("__"):
             raise UsageError(f"Prometheus has no label {name!r}: letters, digits and _ alone")
-        if any("\ud800" <= letter <= "\udfff" for letter in value):
-            raise UsageError(f"label {name} is no text: {value!r}")
+        if any("\ud800" <= letter <= "\udfff" for letter in text):
+            raise UsageError(f"label {name} is no text: {text!r}")
     inner = ",".join(f'{name}="{_escaped(value)}"' for name, value in labels.items())
     marked = f"{{{inner}}}" if inner else ""
     lines = []
