@@ -72,7 +72,9 @@ CURRENT = 22
 """The request that began or went on last, NONE after one was released."""
 FAULT = 23
 """0, or 1 more than the request for which the policy named no evictable node."""
-COUNTS = 24
+RECOMPUTED = 24
+"""Tokens of those computed that a request had computed before it was last preempted."""
+COUNTS = 25
 
 BATCH = 10
 """Sums that a step's time may depend on."""
@@ -144,12 +146,14 @@ class Progress(NamedTuple):
     given: Int64s
     """Tokens that the current step computes of it."""
     hit: Int64s
-    """Tokens hit at its last admission."""
+    """Tokens that it had when it was last admitted: hit, or moved back."""
     first_hit: Int64s
     """Tokens hit at its first admission."""
     preemptions: Int32s
     rank: Int64s
     """Rank of its root, where a policy decides who leaves."""
+    reached: Int64s
+    """Most tokens that it had computed when it was preempted."""
 
 
 class State(NamedTuple):
@@ -191,6 +195,10 @@ class State(NamedTuple):
     """(BATCH,) sums over what a step computes, for its time."""
     log: Float64s
     """(L, LOG_COLUMNS) one row a step; of length 0 when nobody asked."""
+    gate: Any = None
+    """`kvsched.serve.admission.Gate`, where there are limits."""
+    tier: Any = None
+    """`kvsched.serve.swap.Tier`, where preempted requests move to one."""
 
 
 def waiting_count(state: State) -> int:
@@ -224,6 +232,7 @@ def new_progress(arrival_s: Float64s) -> Progress:
         first_hit=whole(),
         preemptions=whole(np.int32),
         rank=whole(),
+        reached=whole(),
     )
 
 
