@@ -106,7 +106,7 @@ def next_decision_s(state: State) -> float:
 
 
 def is_paused(state: State) -> bool:
-    """Whether nobody is admitted; asked in every step, after the running have their blocks."""
+    """Whether nobody is admitted; asked before each admission, and at the end of each step's."""
     return False
 
 

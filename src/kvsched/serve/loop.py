@@ -14,6 +14,7 @@ from kvsched.serve.hooks import (
     add_to_batch,
     clear_batch,
     idle_seconds,
+    is_paused,
     moved_seconds,
     moves,
     next_decision_s,
@@ -206,6 +207,7 @@ def _step(state: State, rules: Rules, own: Any, cost: Cost, now: float) -> int:
     while refused != NONE:
         _turn_away(state, rules, refused, now)
         refused = over_limit(state, now)
+    is_paused(state)
     tokens = 0
     ran = 0
     context = 0

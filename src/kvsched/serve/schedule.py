@@ -173,7 +173,6 @@ def schedule_waiting(state: State, rules: Rules, budget: int, cap: int, now: flo
     counts = state.counts
     size = rules.block_size
     counts[REFUSED] = 0
-    is_paused(state)
     if counts[PREEMPTED_NOW] > 0 and waits_after_preemption:
         return budget
     while budget > 0 and counts[RUNNING_COUNT] < rules.max_num_seqs:
