@@ -85,6 +85,9 @@ class Stepping:
         self.again = 0
         self.paused = False
         self.paused_steps = 0
+        self.unstored = np.zeros(len(trace), np.bool_)
+        share = None if admission is None else admission.degrade_above
+        self.degrade_above = np.inf if share is None else share * self.capacity
 
     def run(self) -> State:
         state = self.state
@@ -147,7 +150,8 @@ class Stepping:
     def look(self, used: float) -> bool:
         told = self.admission
         assert told is not None
-        assert told.pause_above is not None
+        if told.pause_above is None:
+            return False
         below = told.pause_above if told.resume_below is None else told.resume_below
         if used > told.pause_above * self.capacity:
             self.paused = True
@@ -158,15 +162,16 @@ class Stepping:
     def check_pause(self, row: Any) -> None:
         """Nothing is shared, so what was used before each admission is known."""
         state = self.state
-        if self.admission is None or self.admission.pause_above is None:
-            return
         ran = dict(self.ran())
         admitted = state.admitted[: state.counts[ADMITTED_NOW]].tolist()
         took = [blocks_of(int(state.progress.hit[each]) + ran[each]) for each in admitted]
         used = self.capacity - row[LOG_FREE] - sum(took)
-        for blocks in took:
+        for request, blocks in zip(admitted, took, strict=True):
             assert not self.look(used), "a pause admits nobody"
+            if state.progress.scheduled_s[request] == row[LOG_START_S]:
+                self.unstored[request] = used > self.degrade_above
             used += blocks
+        assert (state.gate.unstored == self.unstored).all()
         told_now = state.gate.rejected_s == row[LOG_START_S]
         refused = told_now & np.isin(state.gate.reason, (QUEUE_FULL, QUEUE_TOKENS))
         may = (

@@ -114,6 +114,33 @@ def test_pause_by_hand() -> None:
     assert edge.scheduled_s.tolist() == [0, 0, 0], "6 of 10 are not above 0.6"
 
 
+def test_the_end_of_a_pause_is_seen_in_a_jump() -> None:
+    # 4 blocks are used from 2 s on, and 5 from 17 s on: the pause is over before the third comes.
+    trace = plain([(3, 2), (3, 60), (1, 2)], [0, 0, 30])
+    limits = AdmissionSettings(pause_above=0.5, resume_below=0.45)
+    for jumps in (True, False):
+        found = run(trace, TEN, limits, jumps=jumps)
+        assert found.scheduled_s.tolist() == [0, 0, 30]
+        assert (found.jumped_steps > 0) is jumps
+
+
+def test_a_pause_is_jumped_over() -> None:
+    found = run(plain([(6, 40), (1, 2)]), TEN, AdmissionSettings(pause_above=0.5))
+    assert found.scheduled_s.tolist() == [0, 40]
+    assert found.summary()["paused_steps"] == 40
+    assert found.jumped_steps > 20
+
+
+def test_who_is_behind_one_that_waited_too_long_is_admitted_at_once() -> None:
+    # The second lacks memory and is rejected at 3 s; the third may wait until 3.5 s.
+    trace = plain([(3, 60), (9, 2), (1, 2)])
+    trace = dataclasses.replace(trace, time_s=np.array([0, 0, 1.0]))
+    for jumps in (True, False):
+        found = run(trace, TEN, AdmissionSettings(max_queue_s=2.5), jumps=jumps)
+        assert found.rejected_s[1] == 3
+        assert found.scheduled_s[2] == 3
+
+
 def test_degraded_requests_are_not_stored() -> None:
     # The first holds its blocks while the second comes; the third and the fourth ask them again.
     one, two = (1, 2, 3), (4, 5, 6)
@@ -347,6 +374,13 @@ def test_the_workload_reaches_every_limit() -> None:
     open_ = dataclasses.replace(patient, max_waiting_tokens=None)
     check_all(open_)
     assert set(run(BUSY, BUSY_SETTINGS, open_).reason.tolist()) == {0, WAITED}
+
+
+def test_who_resumes_stays_what_it_was() -> None:
+    only = AdmissionSettings(degrade="unstored", degrade_above=0.3)
+    check_all(only)
+    found = run(BUSY, BUSY_SETTINGS, only)
+    assert (found.preemptions[~found.degraded] > 0).any()
 
 
 @pytest.mark.parametrize("which", BROKEN)

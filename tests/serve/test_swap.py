@@ -157,6 +157,24 @@ BUSY_SETTINGS = Settings(
 SMALL = SwapSettings(4, 1, 4.0)
 
 
+@pytest.mark.parametrize("cached", [True, False])
+@pytest.mark.parametrize("reserve", [True, False])
+@pytest.mark.parametrize("budget", [9, 64])
+def test_where_many_are_preempted(budget: int, reserve: bool, cached: bool) -> None:
+    told = dataclasses.replace(
+        BUSY_SETTINGS, max_num_batched_tokens=budget, scheduler_reserve_full_isl=reserve,
+        enable_prefix_caching=cached,
+    )  # fmt: skip
+    for swap in (SMALL, SwapSettings(1000, 1, 4.0)):
+        stepping = Stepping(BUSY, told, STEP, swap=swap)
+        check_run(stepping, stepping.run(), swap)
+        assert stepping.state.progress.preemptions.max() > 1
+    none = Stepping(BUSY, told, STEP)
+    none.run()
+    assert none.again > 0
+    assert same(run(BUSY, told, SMALL), run(BUSY, told, SMALL, jumps=False))
+
+
 def without_a_limit(state: State, request: int) -> bool:
     counts = state.tier.counts
     need = -(-int(state.progress.computed[request]) // 16)

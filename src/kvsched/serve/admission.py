@@ -56,8 +56,7 @@ PAUSED = 3
 """1 while nobody is admitted."""
 PAUSED_STEPS = 4
 """Steps in which somebody waited, and was not looked at for that."""
-DEGRADED = 5
-GATE_COUNTS = 6
+GATE_COUNTS = 5
 
 
 @dataclass(frozen=True)
@@ -287,7 +286,6 @@ def on_admit(state: State, request: int) -> None:
     _leaves(state, request)
     if state.capacity[0] - state.counts[FREE_BLOCKS] > gate.marks[DEGRADE_ABOVE]:
         gate.unstored[request] = 1
-        gate.counts[DEGRADED] += 1
 
 
 def stored_blocks(state: State, request: int) -> int:
