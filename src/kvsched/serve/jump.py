@@ -38,6 +38,7 @@ from kvsched.serve.state import (
     REFUSED,
     RUNNING_COUNT,
     STEPS,
+    TOKEN_STEP,
     TOKENS,
     Rules,
     State,
@@ -191,6 +192,7 @@ def jump(state: State, rules: Rules, own: Any, cost: Cost, most_steps: int, unti
     if still:
         count_paused(state, passed)
     counts[STEPS] += passed
+    counts[TOKEN_STEP] = counts[STEPS]
     counts[JUMPED] += passed
     counts[TOKENS] += passed * running
     counts[PREEMPTED_NOW] = 0

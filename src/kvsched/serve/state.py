@@ -72,9 +72,13 @@ CURRENT = 22
 """The request that began or went on last, NONE after one was released."""
 FAULT = 23
 """0, or 1 more than the request for which the policy named no evictable node."""
-RECOMPUTED = 24
+TOKEN_STEP = 24
+"""Steps that had been made when a request last gained a token."""
+PATIENCE = 25
+"""Steps in which nobody gains a token that pass as no livelock, as far as they are known."""
+RECOMPUTED = 26
 """Tokens of those computed that a request had computed before it was last preempted."""
-COUNTS = 25
+COUNTS = 27
 
 BATCH = 10
 """Sums that a step's time may depend on."""
