@@ -377,10 +377,18 @@ def test_the_workload_reaches_every_limit() -> None:
 
 
 def test_who_resumes_stays_what_it_was() -> None:
-    only = AdmissionSettings(degrade="unstored", degrade_above=0.3)
-    check_all(only)
-    found = run(BUSY, BUSY_SETTINGS, only)
-    assert (found.preemptions[~found.degraded] > 0).any()
+    # The second is admitted beside 3 blocks of 7, and resumes again and again beside 4 and more.
+    told = Settings(
+        num_gpu_blocks=7, max_num_seqs=8, max_num_batched_tokens=20,
+        enable_prefix_caching=False, scheduler_reserve_full_isl=False,
+    )  # fmt: skip
+    trace = plain([(3, 40), (3, 40)])
+    limits = AdmissionSettings(degrade="unstored", degrade_above=0.5)
+    Stepping(trace, told, STEP, limits).run()
+    found = run(trace, told, limits)
+    assert found.preemptions[1] > 1
+    assert not found.degraded.any()
+    assert run(trace, told, dataclasses.replace(limits, degrade_above=0.4)).degraded[1]
 
 
 @pytest.mark.parametrize("which", BROKEN)
