@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -13,10 +14,11 @@ from kvsched.serve.admission import (
     WAIT_TOKENS,
     AdmissionSettings,
 )
-from kvsched.serve.asked import NO_REASON, QUEUE_FULL, QUEUE_TOKENS, prepare
+from kvsched.serve.asked import DEADLINE, NO_REASON, QUEUE_FULL, QUEUE_TOKENS, WAITED, prepare
 from kvsched.serve.cost import StepCost
 from kvsched.serve.loop import DONE, MORE
 from kvsched.serve.orders.fcfs import FCFS
+from kvsched.serve.result import Simulation
 from kvsched.serve.settings import Settings
 from kvsched.serve.simulate import _eviction, _memory, bound_loop
 from kvsched.serve.state import (
@@ -192,3 +194,53 @@ class Stepping:
         assert (tier.blocks[inside] == held).all()
         assert tier.counts[USED] == held.sum() == tier.blocks.sum()
         assert tier.counts[USED] <= tier.counts[CAPACITY]
+
+
+def waiting_at(found: Simulation, moment: float) -> np.ndarray:
+    """(R,) who has come, was never admitted and is not rejected, from the moments alone."""
+    came = found.arrival_s <= moment
+    told = ~(found.rejected_s > moment) & ~np.isnan(found.rejected_s)
+    never = found.rejected & np.isnan(found.rejected_s)
+    return came & ~(found.scheduled_s <= moment) & ~told & ~never
+
+
+def check_moments(found: Simulation) -> None:
+    """The limits hold, and each rejection has its reason, by the moments of the result alone."""
+    told = found.admission
+    assert told is not None
+    assert found.step_log is not None
+    total = found.summary()
+    assert total["finished"] + total["rejected"] + total["unfinished"] == total["requests"]
+    assert sum(total["rejected_because"].values()) == total["rejected"]
+    assert ((found.reason > 0) == found.rejected).all()
+    assert np.isnan(found.scheduled_s[found.rejected]).all()
+    assert not (found.generated_tokens[found.rejected] > 0).any()
+    most = math.inf if told.max_waiting is None else told.max_waiting
+    most_tokens = math.inf if told.max_waiting_tokens is None else told.max_waiting_tokens
+    prompts = found.trace.input_tokens
+    patience = math.inf if told.max_queue_s is None else told.max_queue_s
+    for start in found.step_log[:, LOG_START_S]:
+        waits = waiting_at(found, start)
+        assert waits.sum() <= most
+        assert prompts[waits].sum() <= most_tokens
+        # Due moments are whole microseconds, rounded up.
+        assert (start - found.arrival_s[waits] <= patience + 1e-6).all()
+    for request in np.flatnonzero(~np.isnan(found.rejected_s)):
+        moment = found.rejected_s[request]
+        waits = waiting_at(found, moment)
+        waited = moment - found.arrival_s[request]
+        assert waited >= 0
+        reason = found.reason[request]
+        if reason == QUEUE_FULL:
+            assert waits.sum() == most
+        elif reason == QUEUE_TOKENS:
+            assert prompts[waits].sum() + prompts[request] > most_tokens
+        elif reason == WAITED:
+            assert waited > (told.max_queue_s or 0)
+        else:
+            assert reason == DEADLINE
+            assert found.trace.deadline_s is not None
+            assert moment > found.trace.deadline_s[request] - found.trace.time_s[0]
+    if told.max_queue_s is not None:
+        begun = ~np.isnan(found.scheduled_s)
+        assert (found.queued_s[begun] <= told.max_queue_s).all()

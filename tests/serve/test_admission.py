@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import settings as given_settings
 from hypothesis import strategies as st
 from serving import plain, same, settings, work
-from stepping import Stepping
+from stepping import Stepping, check_moments
 
 from kvsched.foundation.errors import UsageError
 from kvsched.serve.admission import (
@@ -29,7 +29,7 @@ from kvsched.serve.cost import linear_cost
 from kvsched.serve.result import Simulation
 from kvsched.serve.settings import Settings
 from kvsched.serve.simulate import simulate
-from kvsched.serve.state import FREE_BLOCKS, LOG_START_S, STEPS, State
+from kvsched.serve.state import FREE_BLOCKS, STEPS, State
 from kvsched.serve.swap import SwapSettings
 from kvsched.trace.model import Trace
 
@@ -210,56 +210,6 @@ def test_every_step_is_sound(
     trace: Trace, told: Settings, given_limits: AdmissionSettings, swap: Any, policy: str | None
 ) -> None:
     Stepping(trace, told, STEP, given_limits, swap, policy).run()
-
-
-def waiting_at(found: Simulation, moment: float) -> np.ndarray:
-    """(R,) who has come, was never admitted and is not rejected, from the moments alone."""
-    came = found.arrival_s <= moment
-    told = ~(found.rejected_s > moment) & ~np.isnan(found.rejected_s)
-    never = found.rejected & np.isnan(found.rejected_s)
-    return came & ~(found.scheduled_s <= moment) & ~told & ~never
-
-
-def check_moments(found: Simulation) -> None:
-    """The limits hold, and each rejection has its reason, by the moments of the result alone."""
-    told = found.admission
-    assert told is not None
-    assert found.step_log is not None
-    total = found.summary()
-    assert total["finished"] + total["rejected"] + total["unfinished"] == total["requests"]
-    assert sum(total["rejected_because"].values()) == total["rejected"]
-    assert ((found.reason > 0) == found.rejected).all()
-    assert np.isnan(found.scheduled_s[found.rejected]).all()
-    assert not (found.generated_tokens[found.rejected] > 0).any()
-    most = math.inf if told.max_waiting is None else told.max_waiting
-    most_tokens = math.inf if told.max_waiting_tokens is None else told.max_waiting_tokens
-    prompts = found.trace.input_tokens
-    patience = math.inf if told.max_queue_s is None else told.max_queue_s
-    for start in found.step_log[:, LOG_START_S]:
-        waits = waiting_at(found, start)
-        assert waits.sum() <= most
-        assert prompts[waits].sum() <= most_tokens
-        # Due moments are whole microseconds, rounded up.
-        assert (start - found.arrival_s[waits] <= patience + 1e-6).all()
-    for request in np.flatnonzero(~np.isnan(found.rejected_s)):
-        moment = found.rejected_s[request]
-        waits = waiting_at(found, moment)
-        waited = moment - found.arrival_s[request]
-        assert waited >= 0
-        reason = found.reason[request]
-        if reason == QUEUE_FULL:
-            assert waits.sum() == most
-        elif reason == QUEUE_TOKENS:
-            assert prompts[waits].sum() + prompts[request] > most_tokens
-        elif reason == WAITED:
-            assert waited > (told.max_queue_s or 0)
-        else:
-            assert reason == DEADLINE
-            assert found.trace.deadline_s is not None
-            assert moment > found.trace.deadline_s[request] - found.trace.time_s[0]
-    if told.max_queue_s is not None:
-        begun = ~np.isnan(found.scheduled_s)
-        assert (found.queued_s[begun] <= told.max_queue_s).all()
 
 
 @given_settings(max_examples=100)
