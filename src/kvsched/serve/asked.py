@@ -19,6 +19,10 @@ EMPTY_PROMPT = 1
 PROMPT_TOO_LONG = 2
 NEVER_FITS = 3
 NOT_IN_ONE_STEP = 4
+QUEUE_FULL = 5
+QUEUE_TOKENS = 6
+WAITED = 7
+DEADLINE = 8
 
 REASONS = {
     NO_REASON: "",
@@ -26,6 +30,10 @@ REASONS = {
     PROMPT_TOO_LONG: "its prompt reaches max_model_len",
     NEVER_FITS: "it needs more blocks than there are",
     NOT_IN_ONE_STEP: "without chunked prefill it needs more than max_num_batched_tokens",
+    QUEUE_FULL: "the queue is full: max_waiting requests wait",
+    QUEUE_TOKENS: "the queue is full: with it more than max_waiting_tokens tokens wait",
+    WAITED: "it has waited for longer than max_queue_s",
+    DEADLINE: "its deadline has passed",
 }
 """Why a request is rejected."""
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from kvsched.kernel.linked import AHEAD, BEHIND, link_behind, unlink
 from kvsched.kernel.table import NONE
 from kvsched.replay.vllm import cache_block, uncache_block
+from kvsched.serve.hooks import stored_blocks
 from kvsched.serve.state import EVICTIONS, FREE_BLOCKS, RUNNING_COUNT, Rules, State
 
 uncached_to_head = True
@@ -109,7 +110,7 @@ def extend(state: State, request: int, reach: int, size: int) -> None:
     hashed = progress.hashed
     if reach < (int(hashed[request]) + 1) * size:
         return
-    full = min(int(reach // size), int(state.work.kept[request]))
+    full = min(int(reach // size), stored_blocks(state, request))
     low = state.work.starts[request]
     while hashed[request] < full:
         place = low + hashed[request]

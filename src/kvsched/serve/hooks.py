@@ -1,4 +1,4 @@
-"""What the loop asks an order of requests, and the time of a step: stubs bound to others.
+"""What the loop asks an order, a cost, admission and swap: stubs bound to others.
 
 Every hook runs compiled and plain alike: scalars that change live in arrays, nothing is
 allocated, nothing raises. ``own`` is what the order's `prepare` returned.
@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
+from kvsched.kernel.table import NONE
 from kvsched.serve.state import RUNNING_COUNT, Float64s, State
 
 TOKENS = 0
@@ -80,4 +83,55 @@ def step_seconds(coefficients: Float64s, batch: Float64s) -> float:
 
 def idle_seconds(coefficients: Float64s) -> float:
     """Return the seconds of a step that computes nothing: no model runs."""
+    return 0.0
+
+
+def on_arrival(state: State, request: int) -> None:
+    """A request came, and waits from now on. This and the next seven are `admission`'s."""
+
+
+def overdue(state: State, now: float) -> int:
+    """Return a request that has waited for too long, NONE without; asked until it returns that."""
+    return NONE
+
+
+def over_limit(state: State, now: float) -> int:
+    """Return a request that may not wait, NONE without; asked until it returns that."""
+    return NONE
+
+
+def next_decision_s(state: State) -> float:
+    """Return from which moment on one of the two before may name somebody."""
+    return float(np.inf)
+
+
+def is_paused(state: State) -> bool:
+    """Whether nobody is admitted; asked before each admission, and at the end of each step's."""
+    return False
+
+
+def count_paused(state: State, steps: int) -> None:
+    """The head of the queue was refused in so many steps, by a pause or for lack of memory."""
+
+
+def on_admit(state: State, request: int) -> None:
+    """A request is about to get its blocks."""
+
+
+def stored_blocks(state: State, request: int) -> int:
+    """Return how many blocks of a request are stored when they are full."""
+    return int(state.work.kept[request])
+
+
+def move_out(state: State, request: int) -> bool:
+    """Whether what a preempted request has computed is kept. This and the next two are `swap`'s."""
+    return False
+
+
+def move_in(state: State, request: int, hits: int) -> None:
+    """A request is about to get its blocks; so many of them it hits."""
+
+
+def moved_seconds(state: State) -> float:
+    """Return the seconds that a step takes for what it moves."""
     return 0.0

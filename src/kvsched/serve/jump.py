@@ -11,7 +11,9 @@ from kvsched.serve.cost import Cost
 from kvsched.serve.hooks import (
     add_to_batch,
     clear_batch,
+    count_paused,
     grow_batch,
+    is_paused,
     moves,
     on_ran,
     step_seconds,
@@ -175,6 +177,7 @@ def jump(state: State, rules: Rules, own: Any, cost: Cost, most_steps: int, unti
         if takes + fills > 0:
             state.clock[0] = now
             _move_blocks(state, turn, after, passed, size)
+        is_paused(state)
         if passed > 0:
             grow_batch(state.batch, _below(state, cost.window, passed))
         seconds = step_seconds(cost.coefficients, state.batch)
@@ -186,6 +189,8 @@ def jump(state: State, rules: Rules, own: Any, cost: Cost, most_steps: int, unti
     if passed == 0:
         return 0
     state.clock[0] = now
+    if still:
+        count_paused(state, passed)
     counts[STEPS] += passed
     counts[TOKEN_STEP] = counts[STEPS]
     counts[JUMPED] += passed

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from kvsched.kernel.heap import SIZE, heap_peek, heap_push
+from kvsched.kernel.heap import SIZE, heap_peek, heap_push, heap_remove
 from kvsched.kernel.table import NONE
 from kvsched.serve.blocks import free_blocks
 from kvsched.serve.cost import Cost
@@ -14,8 +14,14 @@ from kvsched.serve.hooks import (
     add_to_batch,
     clear_batch,
     idle_seconds,
+    is_paused,
+    moved_seconds,
     moves,
+    next_decision_s,
+    on_arrival,
     on_ran,
+    over_limit,
+    overdue,
     queue_key,
     step_seconds,
     watches,
@@ -76,6 +82,14 @@ def _turn(state: State, rules: Rules, now: float) -> None:
         counts[KNOWN_ARRIVALS] += 1
 
 
+def _turn_away(state: State, rules: Rules, request: int, now: float) -> None:
+    """Reject a request that waits. O(log waiting)."""
+    heap_remove(state.waiting, request)
+    state.progress.status[request] = REJECTED
+    state.counts[REFUSED] = 0
+    _turn(state, rules, now)
+
+
 def _next_arrival_s(state: State) -> float:
     at = state.counts[NEXT_ARRIVAL]
     if at < state.counts[KNOWN_ARRIVALS]:
@@ -84,10 +98,16 @@ def _next_arrival_s(state: State) -> float:
 
 
 def _arrive(state: State, rules: Rules, own: Any, now: float) -> None:
-    """Queue all whose time has come. O(log waiting) each."""
+    """Queue all whose time has come; who has waited for too long leaves. O(log waiting) each."""
     progress = state.progress
     counts = state.counts
-    while _next_arrival_s(state) <= now:
+    while True:
+        if not _next_arrival_s(state) <= now:
+            late = overdue(state, now)
+            if late == NONE:
+                return
+            _turn_away(state, rules, late, now)
+            continue
         request = int(counts[NEXT_ARRIVAL])
         counts[NEXT_ARRIVAL] += 1
         if progress.status[request] == REJECTED:
@@ -99,6 +119,7 @@ def _arrive(state: State, rules: Rules, own: Any, now: float) -> None:
         counts[ARRIVED] += 1
         key = queue_key(state, own, request, now)
         heap_push(state.waiting, request, key, progress.tie[request])
+        on_arrival(state, request)
         counts[REFUSED] = 0
 
 
@@ -211,6 +232,11 @@ def _step(state: State, rules: Rules, own: Any, cost: Cost, now: float) -> int:
     if moves:
         _order_anew(state, own, now)
     schedule_waiting(state, rules, budget, cap, now)
+    refused = over_limit(state, now)
+    while refused != NONE:
+        _turn_away(state, rules, refused, now)
+        refused = over_limit(state, now)
+    is_paused(state)
     tokens = 0
     ran = 0
     context = 0
@@ -234,6 +260,7 @@ def _step(state: State, rules: Rules, own: Any, cost: Cost, now: float) -> int:
         seconds = idle_seconds(cost.coefficients)
     else:
         seconds = step_seconds(cost.coefficients, state.batch)
+    seconds += moved_seconds(state)
     if len(state.log) > 0:
         write_row(state, now, seconds, tokens, ran, context, counts[PREEMPTED_NOW])
     counts[STEPS] += 1
@@ -276,7 +303,7 @@ def run_steps(
         if counts[RUNNING_COUNT] == 0 and waiting_count(state) == 0:
             continue
         if jumps and counts[CHUNKS] == 0 and counts[RUNNING_COUNT] > 0:
-            until = min(_next_arrival_s(state), horizon_s)
+            until = min(_next_arrival_s(state), horizon_s, next_decision_s(state))
             passed = jump(state, rules, own, cost, int(last - counts[STEPS]), until)
             if counts[FAULT] != 0:
                 return NO_VICTIM

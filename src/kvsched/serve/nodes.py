@@ -21,6 +21,7 @@ from kvsched.kernel.hooks import (
 )
 from kvsched.kernel.table import NONE
 from kvsched.serve.blocks import blocks_of, idle_needs_no_watermark, most_hits
+from kvsched.serve.hooks import stored_blocks
 from kvsched.serve.state import (
     CURRENT,
     EVICTIONS,
@@ -180,7 +181,7 @@ def extend(state: State, request: int, reach: int, size: int) -> None:
     ):
         return
     need = blocks_of(reach, size)
-    full = min(int(reach // size), int(state.work.kept[request]))
+    full = min(int(reach // size), stored_blocks(state, request))
     while progress.blocks[request] < need or progress.hashed[request] < full:
         if progress.hashed[request] < min(int(progress.blocks[request]), full):
             _fill(state, request)

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvsched.policy.base import Policy
+from kvsched.serve.admission import PAUSED_STEPS, AdmissionSettings, Gate
 from kvsched.serve.asked import NO_REASON, REASONS
 from kvsched.serve.orders.base import QueueOrder
 from kvsched.serve.settings import Settings
@@ -18,6 +19,7 @@ from kvsched.serve.state import (
     EVICTIONS,
     FINISHED,
     JUMPED,
+    NEVER_S,
     PREEMPTIONS,
     REJECTED,
     STEPS,
@@ -25,6 +27,7 @@ from kvsched.serve.state import (
     Float64s,
     Int64s,
 )
+from kvsched.serve.swap import BACK, OUT, PEAK, REFUSALS, SWAPS, SwapSettings, Tier
 from kvsched.trace.model import Trace
 
 
@@ -62,6 +65,14 @@ class Simulation:
     horizon_s: float | None
     step_log: Float64s | None
     """(steps, LOG_COLUMNS) one row a step, where it was asked for."""
+    admission: AdmissionSettings | None = None
+    swap: SwapSettings | None = None
+    recomputed_tokens: int = 0
+    """Tokens of those computed that their request had computed before it was preempted."""
+    gate: Gate | None = None
+    """What admission knew at the end, where there were limits."""
+    tier: Tier | None = None
+    """What the second tier had seen at the end, where there was one."""
 
     @property
     def finished(self) -> NDArray[np.bool_]:
@@ -79,6 +90,21 @@ class Simulation:
     def unfinished(self) -> NDArray[np.bool_]:
         """(R,) whether each was neither finished nor rejected at the horizon."""
         return ~self.finished & ~self.rejected
+
+    @property
+    def degraded(self) -> NDArray[np.bool_]:
+        """(R,) whether each was served without being stored."""
+        if self.gate is None:
+            return np.zeros(len(self.status), np.bool_)
+        found: NDArray[np.bool_] = self.gate.unstored != 0
+        return found
+
+    @property
+    def rejected_s(self) -> Float64s:
+        """(R,) start of the step that rejected it; NaN where none, and for those that never fit."""
+        if self.gate is None:
+            return np.full(len(self.status), np.nan)
+        return np.where(self.gate.rejected_s == NEVER_S, np.nan, self.gate.rejected_s)
 
     @property
     def queued_s(self) -> Float64s:
@@ -117,7 +143,10 @@ class Simulation:
         return int(self.counts[JUMPED])
 
     def summary(self) -> dict[str, Any]:
-        """Return the totals: requests by outcome, and why; steps, tokens, preemptions."""
+        """Return the totals: requests by outcome, and why; steps, tokens, preemptions, moves."""
+        gate = None if self.gate is None else self.gate.counts
+        tier = None if self.tier is None else self.tier.counts
+        moved = 0 if tier is None else int(tier[OUT] + tier[BACK])
         rejected = {
             REASONS[code]: int((self.reason[self.rejected] == code).sum())
             for code in REASONS
@@ -134,7 +163,16 @@ class Simulation:
             "computed_tokens": int(self.counts[TOKENS]),
             "generated_tokens": int(self.generated_tokens.sum()),
             "hit_tokens": int(self.hit_tokens.sum()),
+            "recomputed_tokens": self.recomputed_tokens,
             "preemptions": int(self.counts[PREEMPTIONS]),
+            "degraded": int(self.degraded.sum()),
+            "paused_steps": 0 if gate is None else int(gate[PAUSED_STEPS]),
+            "swaps": 0 if tier is None else int(tier[SWAPS]),
+            "swaps_refused": 0 if tier is None else int(tier[REFUSALS]),
+            "swapped_out_blocks": 0 if tier is None else int(tier[OUT]),
+            "swapped_in_blocks": 0 if tier is None else int(tier[BACK]),
+            "most_swapped_blocks": 0 if tier is None else int(tier[PEAK]),
+            "swap_s": 0.0 if self.swap is None else moved * self.swap.block_s,
             "evictions": int(self.counts[EVICTIONS]),
             "end_s": self.end_s,
         }

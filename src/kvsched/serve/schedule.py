@@ -18,13 +18,23 @@ from kvsched.serve.blocks import (
     hold_hits,
     lacks_room,
 )
-from kvsched.serve.hooks import preempted_place, queue_key, resumes_first
+from kvsched.serve.hooks import (
+    count_paused,
+    is_paused,
+    move_in,
+    move_out,
+    on_admit,
+    preempted_place,
+    queue_key,
+    resumes_first,
+)
 from kvsched.serve.state import (
     ADMITTED_NOW,
     FIRST_TIE,
     FREE_BLOCKS,
     PREEMPTED_NOW,
     PREEMPTIONS,
+    RECOMPUTED,
     REFUSED,
     RUNNING,
     RUNNING_COUNT,
@@ -62,8 +72,13 @@ def _remove(state: State, place: int) -> None:
 def _preempt(state: State, own: Any, request: int, now: float) -> None:
     """Take all from a request; it waits again, and keeps what it has generated."""
     progress = state.progress
+    computed = int(progress.computed[request])
+    again = min(computed, int(progress.reached[request])) - int(progress.hit[request])
+    state.counts[RECOMPUTED] += max(again, 0)
+    progress.reached[request] = max(computed, int(progress.reached[request]))
+    if not move_out(state, request):
+        progress.computed[request] = 0
     free_blocks(state, request)
-    progress.computed[request] = 0
     progress.preemptions[request] += 1
     progress.status[request] = WAITING
     state.counts[PREEMPTIONS] += 1
@@ -124,13 +139,16 @@ def schedule_running(
     return budget
 
 
-def _admit(state: State, rules: Rules, request: int, hits: int, tokens: int, now: float) -> None:
+def _admit(
+    state: State, rules: Rules, request: int, hits: int, computed: int, tokens: int, now: float
+) -> None:
     progress = state.progress
     counts = state.counts
     size = rules.block_size
     heap_remove(state.waiting, request)
+    on_admit(state, request)
+    move_in(state, request, hits)
     hold_hits(state, request, hits)
-    computed = hits * size
     extend(state, request, computed + tokens, size)
     progress.computed[request] = computed
     progress.given[request] = tokens
@@ -148,7 +166,8 @@ def _admit(state: State, rules: Rules, request: int, hits: int, tokens: int, now
 def schedule_waiting(state: State, rules: Rules, budget: int, cap: int, now: float) -> int:
     """Admit waiting requests until one does not fit; return what is left of the budget.
 
-    Nobody is admitted in a step that preempted. O(requests admitted, their hits and new blocks).
+    Nobody is admitted in a step that preempted, or while admission pauses. O(requests admitted,
+    their hits and new blocks).
     """
     progress = state.progress
     counts = state.counts
@@ -160,20 +179,26 @@ def schedule_waiting(state: State, rules: Rules, budget: int, cap: int, now: flo
         request = heap_peek(state.waiting)
         if request == NONE:
             break
+        if is_paused(state):
+            counts[REFUSED] = 1
+            count_paused(state, 1)
+            break
         hits = hit_blocks(state, request, size)
-        tokens = int(progress.tokens[request]) - hits * size
+        # One that waits has computed nothing, unless that was moved to a second tier.
+        computed = max(hits * size, int(progress.computed[request]))
+        tokens = int(progress.tokens[request]) - computed
         if 0 < cap < tokens:
             tokens = cap
         if tokens > budget:
             if rules.chunked == 0:
                 break
             tokens = budget
-        reach = hits * size + tokens
+        reach = computed + tokens
         if rules.reserve_full != 0:
             reach = int(progress.tokens[request])
         if lacks_room(state, rules, request, hits, reach):
             counts[REFUSED] = 1
             break
-        _admit(state, rules, request, hits, tokens, now)
+        _admit(state, rules, request, hits, computed, tokens, now)
         budget -= tokens
     return budget

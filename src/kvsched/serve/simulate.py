@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from kvsched.policy.base import Policy, Setup
 from kvsched.policy.registry import make
 from kvsched.replay.run import check_capacity
 from kvsched.replay.vllm import FreeList
+from kvsched.serve.admission import ADMISSION, AdmissionSettings
 from kvsched.serve.asked import NO_REASON, Asked, prepare
 from kvsched.serve.cost import Cost, StepCost
 from kvsched.serve.loop import (
@@ -37,12 +39,15 @@ from kvsched.serve.settings import Settings
 from kvsched.serve.state import (
     COUNTS,
     FAULT,
+    FINISHED,
     FREE_BLOCKS,
     KNOWN_ARRIVALS,
     LOG_COLUMNS,
     LOGGED,
     NEVER_S,
+    RECOMPUTED,
     REJECTED,
+    RUNNING,
     RUNNING_COUNT,
     STEPS,
     TOKEN_STEP,
@@ -52,6 +57,7 @@ from kvsched.serve.state import (
     new_state,
     waiting_count,
 )
+from kvsched.serve.swap import SWAP, SwapSettings
 from kvsched.trace.model import Trace
 
 AT_ONCE = 1 << 18
@@ -72,14 +78,20 @@ _loops: dict[tuple[Any, ...], Callable[..., int]] = {}
 
 
 def bound_loop(
-    order: type[QueueOrder], cost: StepCost, policy: Policy | None, compiled: bool
+    order: type[QueueOrder],
+    cost: StepCost,
+    policy: Policy | None,
+    compiled: bool,
+    more: Mapping[str, Any] | None = None,
 ) -> Callable[..., int]:
     """Return the loop with an order's hooks, a step's cost and a policy's hooks in it.
 
-    Bound once a process. Without a policy the memory is vLLM's block pool.
+    Bound once a process. Without a policy the memory is vLLM's block pool. ``more`` are the names
+    of `ADMISSION` and `SWAP` where they are used.
     """
-    names = {**order.hooks(), **cost.bound()}
+    names = {**order.hooks(), **cost.bound(), **(more or {})}
     how = (order, *cost.bound().values(), None if policy is None else type(policy), compiled)
+    how += tuple((more or {}).values())
     if policy is not None:
         names |= {**MEMORY, **policy.hooks()}
     if how not in _loops:
@@ -194,6 +206,8 @@ def simulate(
     cost: StepCost,
     order: str | QueueOrder | type[QueueOrder] = "fcfs",
     policy: str | Policy | type[Policy] | None = None,
+    admission: AdmissionSettings | None = None,
+    swap: SwapSettings | None = None,
     speedup: float = 1.0,
     concurrency: int | None = None,
     horizon_s: float | None = None,
@@ -205,7 +219,9 @@ def simulate(
 
     Requests arrive at the trace's times over ``speedup``, or, with a ``concurrency``, each when
     one before it has ended. ``cost`` gives the seconds of a step (`kvsched.serve.cost`).
-    ``policy`` decides which cached block leaves, None as vLLM's free list.
+    ``policy`` decides which cached block leaves, None as vLLM's free list. ``admission`` limits who
+    waits and who is admitted; a preempted request is computed again, or with ``swap`` moved to a
+    second tier and back.
     ``horizon_s`` ends the run; who has not ended then is unfinished. ``step_log`` keeps a row a
     step. ``jumps=False`` makes every step by itself: the same result, later.
 
@@ -230,11 +246,27 @@ def simulate(
     state = new_state(asked.work, arrival_s, known, nodes, capacity, rules, rows, **memory)
     state.progress.status[asked.reason != NO_REASON] = REJECTED
     compiled = compilation_enabled() if compiled is None else compiled
-    loop = bound_loop(type(chosen), cost, evicts, compiled)
+    more: dict[str, Any] = {}
+    if admission is not None:
+        more |= ADMISSION
+        state = state._replace(gate=admission.gate(asked.trace, capacity))
+    if swap is not None:
+        more |= SWAP
+        state = state._replace(tier=swap.tier(len(trace), trace.block_size))
+    loop = bound_loop(type(chosen), cost, evicts, compiled, more)
     horizon = np.inf if horizon_s is None else float(horizon_s)
     own = chosen.prepare(asked.trace)
     state = _run(loop, state, rules, own, cost.arrays(), horizon, jumps, capacity)
-    return _result(asked, settings, chosen, evicts, state, horizon_s)
+    found = _result(asked, settings, chosen, evicts, state, horizon_s)
+    return dataclasses.replace(found, admission=admission, swap=swap)
+
+
+def _last_recomputed(state: State) -> int:
+    """Tokens computed again since the last preemption of those that ran on to now. O(R)."""
+    progress = state.progress
+    ran = (progress.status == FINISHED) | (progress.status == RUNNING)
+    again = np.minimum(progress.computed, progress.reached) - progress.hit
+    return int(np.maximum(again[ran], 0).sum())
 
 
 def _result(
@@ -258,7 +290,7 @@ def _result(
         order=order,
         policy=policy,
         status=progress.status,
-        reason=asked.reason,
+        reason=asked.reason if state.gate is None else asked.reason | state.gate.reason,
         arrival_s=np.where(arrived, progress.arrival_s, np.nan),
         scheduled_s=moments(progress.scheduled_s),
         first_token_s=moments(progress.first_token_s),
@@ -270,4 +302,7 @@ def _result(
         end_s=float(state.clock[0]),
         horizon_s=horizon_s,
         step_log=state.log[: counts[LOGGED]].copy() if len(state.log) else None,
+        recomputed_tokens=int(counts[RECOMPUTED]) + _last_recomputed(state),
+        gate=state.gate,
+        tier=state.tier,
     )

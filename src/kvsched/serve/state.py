@@ -76,7 +76,9 @@ TOKEN_STEP = 24
 """Steps that had been made when a request last gained a token."""
 PATIENCE = 25
 """Steps in which nobody gains a token that pass as no livelock, as far as they are known."""
-COUNTS = 26
+RECOMPUTED = 26
+"""Tokens of those computed that a request had computed before it was last preempted."""
+COUNTS = 27
 
 BATCH = 10
 """Sums that a step's time may depend on."""
@@ -148,12 +150,14 @@ class Progress(NamedTuple):
     given: Int64s
     """Tokens that the current step computes of it."""
     hit: Int64s
-    """Tokens hit at its last admission."""
+    """Tokens that it had when it was last admitted: hit, or moved back."""
     first_hit: Int64s
     """Tokens hit at its first admission."""
     preemptions: Int32s
     rank: Int64s
     """Rank of its root, where a policy decides who leaves."""
+    reached: Int64s
+    """Most tokens that it had computed when it was preempted."""
 
 
 class State(NamedTuple):
@@ -195,6 +199,10 @@ class State(NamedTuple):
     """(BATCH,) sums over what a step computes, for its time."""
     log: Float64s
     """(L, LOG_COLUMNS) one row a step; of length 0 when nobody asked."""
+    gate: Any = None
+    """`kvsched.serve.admission.Gate`, where there are limits."""
+    tier: Any = None
+    """`kvsched.serve.swap.Tier`, where preempted requests move to one."""
 
 
 def waiting_count(state: State) -> int:
@@ -228,6 +236,7 @@ def new_progress(arrival_s: Float64s) -> Progress:
         first_hit=whole(),
         preemptions=whole(np.int32),
         rank=whole(),
+        reached=whole(),
     )
 
 
