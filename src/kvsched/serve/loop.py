@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from kvsched.kernel.heap import SIZE, heap_peek, heap_push
 from kvsched.kernel.table import NONE
+from kvsched.serve.arrivals import next_arrival_s, take_arrival, turn
 from kvsched.serve.blocks import free_blocks
 from kvsched.serve.cost import Cost
 from kvsched.serve.hooks import (
@@ -25,21 +24,22 @@ from kvsched.serve.schedule import BAD_PLACE, prefill_cap, schedule_running, sch
 from kvsched.serve.state import (
     ADMITTED_NOW,
     ARRIVED,
+    ASKED,
     CHUNKS,
     EMPTY_STEPS,
     ENDED,
     FAULT,
     FINISHED,
-    KNOWN_ARRIVALS,
     LOGGED,
-    NEXT_ARRIVAL,
     PREEMPTED_NOW,
     RAN,
     REFUSED,
     REJECTED,
     RUNNING_COUNT,
     STEPS,
+    STOPS,
     TOKENS,
+    TURNS,
     WAITING,
     Rules,
     State,
@@ -60,33 +60,18 @@ MISPLACED = 5
 """An order named a place in the running list that does not exist."""
 NO_VICTIM = 6
 """A policy named no evictable node where a block had to leave."""
-
-
-def _turn(state: State, rules: Rules, now: float) -> None:
-    """A request has ended; in a closed loop the next one arrives."""
-    counts = state.counts
-    counts[ENDED] += 1
-    if rules.closed_loop != 0 and counts[KNOWN_ARRIVALS] < len(state.work.prompt):
-        state.progress.arrival_s[counts[KNOWN_ARRIVALS]] = now
-        counts[KNOWN_ARRIVALS] += 1
-
-
-def _next_arrival_s(state: State) -> float:
-    at = state.counts[NEXT_ARRIVAL]
-    if at < state.counts[KNOWN_ARRIVALS]:
-        return float(state.progress.arrival_s[at])
-    return float(np.inf)
+TURNED = 7
+"""A request has ended, and somebody else says who comes next."""
 
 
 def _arrive(state: State, rules: Rules, own: Any, now: float) -> None:
     """Queue all whose time has come. O(log waiting) each."""
     progress = state.progress
     counts = state.counts
-    while _next_arrival_s(state) <= now:
-        request = int(counts[NEXT_ARRIVAL])
-        counts[NEXT_ARRIVAL] += 1
+    while next_arrival_s(state) <= now:
+        request = take_arrival(state)
         if progress.status[request] == REJECTED:
-            _turn(state, rules, float(progress.arrival_s[request]))
+            turn(state, rules, request, float(progress.arrival_s[request]))
             continue
         progress.status[request] = WAITING
         progress.tokens[request] = state.work.prompt[request]
@@ -157,7 +142,7 @@ def _finish(state: State, rules: Rules, own: Any, end: float) -> None:
                 progress.finished_s[request] = end
                 progress.status[request] = FINISHED
                 free_blocks(state, request)
-                _turn(state, rules, end)
+                turn(state, rules, request, end)
                 counts[REFUSED] = 0
                 continue
         left = progress.tokens[request] - progress.computed[request]
@@ -231,23 +216,27 @@ def run_steps(
     counts = state.counts
     last = counts[STEPS] + most_steps
     while True:
-        if counts[ENDED] == len(state.work.prompt):
+        if counts[ENDED] == counts[ASKED]:
             return DONE
+        if counts[STOPS] != 0 and counts[TURNS] > 0:
+            return TURNED
         if counts[STEPS] >= last:
             return MORE
         if 0 < len(state.log) <= counts[LOGGED]:
             return LOG_FULL
         if counts[RUNNING_COUNT] == 0 and waiting_count(state) == 0:
             # A request that was rejected may be all that is left.
-            state.clock[0] = max(state.clock[0], min(_next_arrival_s(state), horizon_s))
+            state.clock[0] = max(state.clock[0], min(next_arrival_s(state), horizon_s))
         now = float(state.clock[0])
         if now >= horizon_s:
             return HORIZON
         _arrive(state, rules, own, now)
         if counts[RUNNING_COUNT] == 0 and waiting_count(state) == 0:
             continue
+        if counts[STOPS] != 0 and counts[TURNS] > 0:
+            continue
         if jumps and counts[CHUNKS] == 0 and counts[RUNNING_COUNT] > 0:
-            until = min(_next_arrival_s(state), horizon_s)
+            until = min(next_arrival_s(state), horizon_s)
             passed = jump(state, rules, own, cost, int(last - counts[STEPS]), until)
             if counts[FAULT] != 0:
                 return NO_VICTIM

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -37,7 +36,6 @@ from kvsched.serve.state import (
     COUNTS,
     FAULT,
     FREE_BLOCKS,
-    KNOWN_ARRIVALS,
     LOG_COLUMNS,
     LOGGED,
     NEVER_S,
@@ -50,6 +48,7 @@ from kvsched.serve.state import (
     new_state,
     waiting_count,
 )
+from kvsched.serve.traffic import Traffic, plan
 from kvsched.trace.model import Trace
 
 AT_ONCE = 1 << 18
@@ -107,17 +106,6 @@ def _memory(asked: Asked, policy: Policy | None, settings: Settings) -> dict[str
     return {"table": table, "policy": policy.prepare(setup)}
 
 
-def _arrivals(trace: Trace, speedup: float, concurrency: int | None) -> tuple[Float64s, int]:
-    """Return (R,) arrivals, and how many of them are known at the start."""
-    if concurrency is None:
-        if not (math.isfinite(speedup) and speedup > 0):
-            raise UsageError(f"speedup must be above 0, not {speedup:g}")
-        return (trace.time_s - trace.time_s[0]) / speedup, len(trace)
-    if isinstance(concurrency, bool) or not isinstance(concurrency, int) or concurrency < 1:
-        raise UsageError(f"concurrency must be a whole number of at least 1, not {concurrency!r}")
-    return np.zeros(len(trace)), min(concurrency, len(trace))
-
-
 def _run(
     loop: Callable[..., int],
     state: State,
@@ -169,7 +157,12 @@ def simulate(
     order: str | QueueOrder | type[QueueOrder] = "fcfs",
     policy: str | Policy | type[Policy] | None = None,
     speedup: float = 1.0,
+    rate: float | None = None,
+    burstiness: float = 1.0,
+    seed: int = 0,
     concurrency: int | None = None,
+    sessions: bool = False,
+    think_s: float | None = None,
     horizon_s: float | None = None,
     step_log: bool = False,
     jumps: bool = True,
@@ -177,8 +170,10 @@ def simulate(
 ) -> Simulation:
     """Serve ``trace`` with one engine, step by step, as vLLM v1's scheduler does.
 
-    Requests arrive at the trace's times over ``speedup``, or, with a ``concurrency``, each when
-    one before it has ended. ``cost`` gives the seconds of a step (`kvsched.serve.cost`).
+    Requests arrive at the trace's times over ``speedup``; or at a ``rate`` with its ``burstiness``
+    and ``seed``; or, with a ``concurrency``, each when one before it has ended. With ``sessions``
+    a later turn waits for the answer before it, and thinks (`kvsched.serve.traffic.Traffic`).
+    ``cost`` gives the seconds of a step (`kvsched.serve.cost`).
     ``policy`` decides which cached block leaves, None as vLLM's free list.
     ``horizon_s`` ends the run; who has not ended then is unfinished. ``step_log`` keeps a row a
     step. ``jumps=False`` makes every step by itself: the same result, later.
@@ -194,14 +189,18 @@ def simulate(
     capacity = check_capacity(settings.num_gpu_blocks)
     if horizon_s is not None and not horizon_s > 0:
         raise UsageError(f"the horizon must be above 0 s, not {horizon_s:g}")
+    traffic = Traffic(speedup, rate, burstiness, seed, concurrency, sessions, think_s)
     asked = prepare(trace, settings)
-    arrival_s, known = _arrivals(trace, speedup, concurrency)
-    rules = settings.rules(trace.block_size, closed_loop=concurrency is not None)
+    coming = plan(trace, traffic)
+    rules = settings.rules(trace.block_size, closed_loop=traffic.closed_loop)
     rows = ROWS if step_log else 0
     evicts = _eviction(policy, trace)
     memory = _memory(asked, evicts, settings)
     nodes = asked.held.trace.nodes
-    state = new_state(asked.work, arrival_s, known, nodes, capacity, rules, rows, **memory)
+    state = new_state(
+        asked.work, coming.arrival_s, coming.known, nodes, capacity, rules, rows,
+        arrivals=coming.arrivals, **memory,
+    )  # fmt: skip
     state.progress.status[asked.reason != NO_REASON] = REJECTED
     compiled = compilation_enabled() if compiled is None else compiled
     loop = bound_loop(type(chosen), cost, evicts, compiled)
@@ -224,7 +223,6 @@ def _result(
     def moments(column: Float64s) -> Float64s:
         return np.where(column == NEVER_S, np.nan, column)
 
-    arrived = np.arange(len(asked.trace)) < state.counts[KNOWN_ARRIVALS]
     counts = state.counts[:COUNTS].copy()
     return Simulation(
         trace=asked.trace,
@@ -233,7 +231,7 @@ def _result(
         policy=policy,
         status=progress.status,
         reason=asked.reason,
-        arrival_s=np.where(arrived, progress.arrival_s, np.nan),
+        arrival_s=moments(progress.arrival_s),
         scheduled_s=moments(progress.scheduled_s),
         first_token_s=moments(progress.first_token_s),
         finished_s=moments(progress.finished_s),
