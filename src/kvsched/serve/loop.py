@@ -60,7 +60,7 @@ MISPLACED = 5
 """An order named a place in the running list that does not exist."""
 NO_VICTIM = 6
 """A policy named no evictable node where a block had to leave."""
-TURNED = 7
+TURNED = 9
 """A request has ended, and somebody else says who comes next."""
 
 
