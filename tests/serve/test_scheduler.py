@@ -98,7 +98,6 @@ BROKEN: dict[str, dict[str, Any]] = {
     "the last is preempted under priority": {"names": {"preempted_place": last_place}},
     "priorities do not count": {"names": {"queue_key": one_key}},
     "the preempted go to the end": {"names": {"queue_key": preempted_last}},
-    "the preempted go first under priority": {"names": {"resumes_first": True}},
     "generated blocks are not cached": {"change": keeps_prompts},
     "the null block can be used": {"change": lambda work, rules, blocks: (work, rules, blocks + 1)},
     "the full prompt need not fit": {

@@ -25,9 +25,10 @@ from kvsched.serve.asked import (
 )
 from kvsched.serve.cost import StepCost, linear_cost
 from kvsched.serve.orders.base import QueueOrder
+from kvsched.serve.orders.priority import Priority
 from kvsched.serve.result import Simulation
 from kvsched.serve.settings import Settings, device_defaults
-from kvsched.serve.simulate import StalledError
+from kvsched.serve.simulate import LivelockError, StalledError
 from kvsched.serve.state import (
     LOG_FREE,
     LOG_RUNNING,
@@ -379,3 +380,35 @@ def test_speedup_brings_arrivals_together() -> None:
     told = Settings(num_gpu_blocks=100, max_num_seqs=8, max_num_batched_tokens=64)
     found = simulate.simulate(trace, told, cost=COST, speedup=2.0, compiled=False)
     assert found.arrival_s.tolist() == [0, 5, 10]
+
+
+class Ties(Priority):
+    """Whoever is first in the running list is preempted, so that equals take each other's turn."""
+
+    name = "ties"
+
+    @staticmethod
+    def preempted_place(state: Any, own: Any, request: int, now: float) -> int:
+        return 0
+
+
+@pytest.mark.parametrize("jumps", [True, False])
+@pytest.mark.parametrize("compiled", [True, False])
+def test_a_livelock_is_reported_with_the_state(compiled: bool, jumps: bool) -> None:
+    # Each prompt fills the memory, 9 tokens at a time, and finds none of what it has lost.
+    trace = plain([(6, 1), (6, 1)])
+    told = Settings(
+        num_gpu_blocks=6,
+        max_num_seqs=8,
+        max_num_batched_tokens=69,
+        long_prefill_token_threshold=9,
+        scheduler_reserve_full_isl=False,
+        enable_prefix_caching=False,
+    )
+    found = simulate.simulate(trace, told, cost=COST, order="priority", compiled=False)
+    assert found.finished.all()
+    with pytest.raises(
+        LivelockError, match=r"none has gained a token for \d+ steps; 1 run: \d"
+    ) as e:
+        simulate.simulate(trace, told, cost=COST, order=Ties, compiled=compiled, jumps=jumps)
+    assert "preempted" in str(e.value)

@@ -135,7 +135,8 @@ class Driver:
             [0] * asked.request.prompt,
             limit,
             None,
-            arrival_time=float(asked.step),
+            # A server's clock never gives two requests the same moment.
+            arrival_time=asked.step + at * 1e-6,
             priority=-asked.priority,
         )
         self.requests.append(request)

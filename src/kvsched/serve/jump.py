@@ -36,6 +36,7 @@ from kvsched.serve.state import (
     REFUSED,
     RUNNING_COUNT,
     STEPS,
+    TOKEN_STEP,
     TOKENS,
     Rules,
     State,
@@ -186,6 +187,7 @@ def jump(state: State, rules: Rules, own: Any, cost: Cost, most_steps: int, unti
         return 0
     state.clock[0] = now
     counts[STEPS] += passed
+    counts[TOKEN_STEP] = counts[STEPS]
     counts[JUMPED] += passed
     counts[TOKENS] += passed * running
     counts[PREEMPTED_NOW] = 0

@@ -31,13 +31,16 @@ from kvsched.serve.state import (
     FAULT,
     FINISHED,
     LOGGED,
+    PATIENCE,
     PREEMPTED_NOW,
     RAN,
     REFUSED,
     REJECTED,
+    RUNNING,
     RUNNING_COUNT,
     STEPS,
     STOPS,
+    TOKEN_STEP,
     TOKENS,
     TURNS,
     WAITING,
@@ -60,6 +63,8 @@ MISPLACED = 5
 """An order named a place in the running list that does not exist."""
 NO_VICTIM = 6
 """A policy named no evictable node where a block had to leave."""
+LIVELOCK = 7
+"""Requests preempt each other without end, and none gains a token: see `is_stuck`."""
 TURNED = 9
 """A request has ended, and somebody else says who comes next."""
 
@@ -136,6 +141,7 @@ def _finish(state: State, rules: Rules, own: Any, end: float) -> None:
         progress.given[request] = 0
         if progress.computed[request] == progress.tokens[request]:
             progress.tokens[request] += 1
+            counts[TOKEN_STEP] = counts[STEPS]
             if progress.first_token_s[request] < 0:
                 progress.first_token_s[request] = end
             if progress.tokens[request] == state.work.prompt[request] + state.work.output[request]:
@@ -152,6 +158,29 @@ def _finish(state: State, rules: Rules, own: Any, end: float) -> None:
         kept += 1
     counts[RUNNING_COUNT] = kept
     counts[CHUNKS] = chunks
+
+
+def is_stuck(state: State) -> bool:
+    """Return whether nobody has gained a token in more steps than can be without a livelock.
+
+    Under an order of which no two are equal, and that time does not change, the first of the
+    running is never preempted, and each step computes a token of it. It gains one before all its
+    tokens are computed once more; or another comes before it, of which the same holds. So the
+    bound is all tokens of those that have begun and not ended. It holds for vLLM's orders but
+    for equal priorities that arrive at once. O(requests) when the bound is found anew, else O(1).
+    """
+    counts = state.counts
+    progress = state.progress
+    without = counts[STEPS] - counts[TOKEN_STEP]
+    if without <= counts[PATIENCE]:
+        return False
+    tokens = 0
+    for request in range(len(progress.status)):
+        status = progress.status[request]
+        if status == RUNNING or (status == WAITING and progress.preemptions[request] > 0):
+            tokens += int(progress.tokens[request])
+    counts[PATIENCE] = tokens
+    return bool(without > tokens)
 
 
 def _step(state: State, rules: Rules, own: Any, cost: Cost, now: float) -> int:
@@ -247,3 +276,5 @@ def run_steps(
             return NO_VICTIM
         if status != MORE:
             return status
+        if is_stuck(state):
+            return LIVELOCK

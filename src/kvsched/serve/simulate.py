@@ -20,6 +20,7 @@ from kvsched.serve.cost import Cost, StepCost
 from kvsched.serve.loop import (
     DONE,
     HORIZON,
+    LIVELOCK,
     LOG_FULL,
     MISPLACED,
     MORE,
@@ -42,6 +43,7 @@ from kvsched.serve.state import (
     REJECTED,
     RUNNING_COUNT,
     STEPS,
+    TOKEN_STEP,
     Float64s,
     Rules,
     State,
@@ -59,6 +61,10 @@ ROWS = 1 << 12
 
 class StalledError(KvschedError):
     """Nobody runs, somebody waits, and no later step would admit anyone."""
+
+
+class LivelockError(KvschedError):
+    """Requests preempt each other without end: no later step would give one a token."""
 
 
 _loops: dict[tuple[Any, ...], Callable[..., int]] = {}
@@ -126,6 +132,8 @@ def _run(
             state = state._replace(log=np.concatenate([state.log, more]))
         elif status == STALLED:
             raise StalledError(_stalled(state, capacity))
+        elif status == LIVELOCK:
+            raise LivelockError(_livelocked(state, capacity))
         elif status == MISPLACED:
             raise UsageError("the order named a place in the running list that does not exist")
         elif status == NO_VICTIM:
@@ -146,6 +154,24 @@ def _stalled(state: State, capacity: int) -> str:
         f"{waiting:,} requests wait and none can be admitted; first is request {head} (from 0) "
         f"with {int(state.progress.tokens[head]):,} tokens, {int(state.counts[FREE_BLOCKS]):,} of "
         f"{capacity:,} blocks are free, {int(state.counts[RUNNING_COUNT]):,} run"
+    )
+
+
+def _livelocked(state: State, capacity: int) -> str:
+    counts = state.counts
+    running = state.running[: counts[RUNNING_COUNT]]
+    shown = ", ".join(
+        f"{request} ({int(state.progress.computed[request]):,} of "
+        f"{int(state.progress.tokens[request]):,} tokens computed, preempted "
+        f"{int(state.progress.preemptions[request]):,} times)"
+        for request in running[:3]
+    )
+    return (
+        f"livelock after {int(counts[STEPS]):,} steps, at {state.clock[0]:.6g} s: requests preempt "
+        f"each other, and none has gained a token for {int(counts[STEPS] - counts[TOKEN_STEP]):,} "
+        f"steps; {len(running):,} run: {shown}{' …' if len(running) > 3 else ''}; "
+        f"{waiting_count(state):,} wait, {int(counts[FREE_BLOCKS]):,} of {capacity:,} blocks are "
+        "free. Give the order a tie break, or the engine more blocks"
     )
 
 
@@ -180,7 +206,7 @@ def simulate(
 
     What can never fit is rejected before the run. Cost: O(running) a step, and O(1) a block that
     moves. Memory: 16 bytes a block of every request, and 20 a node. Raises UsageError for
-    settings that cannot be, StalledError where the engine would never go on.
+    settings that cannot be, StalledError or LivelockError where the engine would never go on.
     """
     chosen = make_order(order)
     missing = [name for name in chosen.needs if getattr(trace, name, None) is None]

@@ -72,15 +72,19 @@ CURRENT = 22
 """The request that began or went on last, NONE after one was released."""
 FAULT = 23
 """0, or 1 more than the request for which the policy named no evictable node."""
-DUE = 24
+TOKEN_STEP = 24
+"""Steps that had been made when a request last gained a token."""
+PATIENCE = 25
+"""Steps in which nobody gains a token that pass as no livelock, as far as they are known."""
+DUE = 26
 """Rows of `Arrivals.due`."""
-ASKED = 25
+ASKED = 27
 """Requests that the engine is to end: all, or with replicas those that are its own."""
-TURNS = 26
+TURNS = 28
 """Rows of `Arrivals.ended`."""
-STOPS = 27
+STOPS = 29
 """1 where the loop stops as soon as a request has ended."""
-COUNTS = 28
+COUNTS = 30
 
 BATCH = 10
 """Sums that a step's time may depend on."""

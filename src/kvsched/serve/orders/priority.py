@@ -14,12 +14,12 @@ def queue_key(state: State, own: Any, request: int, now: float) -> int:
 
 
 def preempted_place(state: State, own: Any, request: int, now: float) -> int:
-    """Return the place of the largest (priority, arrival), the first of equals. O(running)."""
+    """Return the place of the largest (priority, arrival). O(running)."""
     best = 0
     for at in range(1, state.counts[RUNNING_COUNT]):
         mine, its = state.running[at], state.running[best]
         rank, other = state.work.priority[mine], state.work.priority[its]
-        arrived = state.progress.arrival_s
+        arrived = state.progress.tie
         if rank > other or (rank == other and arrived[mine] > arrived[its]):
             best = at
     return best
