@@ -49,6 +49,8 @@ from kvsched.serve.state import (
     waiting_count,
 )
 
+GOING = -1
+"""A step can follow."""
 DONE = 0
 """Every request has ended."""
 MORE = 1
@@ -228,6 +230,20 @@ def _step(state: State, rules: Rules, own: Any, cost: Cost, now: float) -> int:
     return MORE
 
 
+def _stopped(state: State, last: int) -> int:
+    """Return why no step can follow, `GOING` where one can. O(1)."""
+    counts = state.counts
+    if counts[ENDED] == counts[ASKED]:
+        return DONE
+    if counts[STOPS] != 0 and counts[TURNS] > 0:
+        return TURNED
+    if counts[STEPS] >= last:
+        return MORE
+    if 0 < len(state.log) <= counts[LOGGED]:
+        return LOG_FULL
+    return GOING
+
+
 def run_steps(
     state: State,
     rules: Rules,
@@ -245,14 +261,9 @@ def run_steps(
     counts = state.counts
     last = counts[STEPS] + most_steps
     while True:
-        if counts[ENDED] == counts[ASKED]:
-            return DONE
-        if counts[STOPS] != 0 and counts[TURNS] > 0:
-            return TURNED
-        if counts[STEPS] >= last:
-            return MORE
-        if 0 < len(state.log) <= counts[LOGGED]:
-            return LOG_FULL
+        stopped = _stopped(state, last)
+        if stopped != GOING:
+            return stopped
         if counts[RUNNING_COUNT] == 0 and waiting_count(state) == 0:
             # A request that was rejected may be all that is left.
             state.clock[0] = max(state.clock[0], min(next_arrival_s(state), horizon_s))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from kvsched.foundation.errors import KvschedError, UsageError
-from kvsched.foundation.jit import bind, compilation_enabled
+from kvsched.foundation.jit import bind, compilation_enabled, entry_point
 from kvsched.kernel.heap import heap_peek
 from kvsched.kernel.table import empty_table
 from kvsched.policy.base import Policy, Setup
@@ -16,6 +17,7 @@ from kvsched.policy.registry import make
 from kvsched.replay.run import check_capacity
 from kvsched.replay.vllm import FreeList
 from kvsched.serve.asked import NO_REASON, Asked, prepare
+from kvsched.serve.blocks import hit_blocks
 from kvsched.serve.cost import Cost, StepCost
 from kvsched.serve.loop import (
     DONE,
@@ -26,12 +28,16 @@ from kvsched.serve.loop import (
     MORE,
     NO_VICTIM,
     STALLED,
+    TURNED,
     run_steps,
 )
 from kvsched.serve.nodes import MEMORY
 from kvsched.serve.orders.base import QueueOrder
 from kvsched.serve.orders.registry import make_order
+from kvsched.serve.replicas import Hooks, Replicas, for_replica, merge
 from kvsched.serve.result import Simulation
+from kvsched.serve.routing.base import Routing
+from kvsched.serve.routing.registry import make_routing
 from kvsched.serve.settings import Settings
 from kvsched.serve.state import (
     COUNTS,
@@ -122,10 +128,10 @@ def _run(
     jumps: bool,
     capacity: int,
 ) -> State:
-    """Run to the end; return the state, whose step log may have grown."""
+    """Run until it stops by itself; return the state, whose step log may have grown."""
     while True:
         status = int(loop(state, rules, own, cost, AT_ONCE, horizon, jumps))
-        if status in (DONE, HORIZON):
+        if status in (DONE, HORIZON, TURNED):
             return state
         if status == LOG_FULL:
             more = np.zeros((len(state.log), LOG_COLUMNS))
@@ -189,24 +195,28 @@ def simulate(
     concurrency: int | None = None,
     sessions: bool = False,
     think_s: float | None = None,
+    data_parallel_size: int = 1,
+    routing: str | Routing | type[Routing] = "least-loaded",
     horizon_s: float | None = None,
     step_log: bool = False,
     jumps: bool = True,
     compiled: bool | None = None,
 ) -> Simulation:
-    """Serve ``trace`` with one engine, step by step, as vLLM v1's scheduler does.
+    """Serve ``trace`` step by step, as vLLM v1's scheduler does.
 
     Requests arrive at the trace's times over ``speedup``; or at a ``rate`` with its ``burstiness``
     and ``seed``; or, with a ``concurrency``, each when one before it has ended. With ``sessions``
     a later turn waits for the answer before it, and thinks (`kvsched.serve.traffic.Traffic`).
-    ``cost`` gives the seconds of a step (`kvsched.serve.cost`).
+    ``data_parallel_size`` engines, each with ``settings``, share the requests as ``routing`` says
+    (`kvsched.serve.replicas`). ``cost`` gives the seconds of a step (`kvsched.serve.cost`).
     ``policy`` decides which cached block leaves, None as vLLM's free list.
     ``horizon_s`` ends the run; who has not ended then is unfinished. ``step_log`` keeps a row a
     step. ``jumps=False`` makes every step by itself: the same result, later.
 
     What can never fit is rejected before the run. Cost: O(running) a step, and O(1) a block that
-    moves. Memory: 16 bytes a block of every request, and 20 a node. Raises UsageError for
-    settings that cannot be, StalledError or LivelockError where the engine would never go on.
+    moves. Memory: 16 bytes a block of every request, and 20 a node and an engine. Raises
+    UsageError for settings that cannot be, StalledError or LivelockError where an engine would
+    never go on.
     """
     chosen = make_order(order)
     missing = [name for name in chosen.needs if getattr(trace, name, None) is None]
@@ -221,19 +231,52 @@ def simulate(
     rules = settings.rules(trace.block_size, closed_loop=traffic.closed_loop)
     rows = ROWS if step_log else 0
     evicts = _eviction(policy, trace)
-    memory = _memory(asked, evicts, settings)
-    nodes = asked.held.trace.nodes
-    state = new_state(
-        asked.work, coming.arrival_s, coming.known, nodes, capacity, rules, rows,
-        arrivals=coming.arrivals, **memory,
-    )  # fmt: skip
-    state.progress.status[asked.reason != NO_REASON] = REJECTED
     compiled = compilation_enabled() if compiled is None else compiled
     loop = bound_loop(type(chosen), cost, evicts, compiled)
     horizon = np.inf if horizon_s is None else float(horizon_s)
-    own = chosen.prepare(asked.trace)
-    state = _run(loop, state, rules, own, cost.arrays(), horizon, jumps, capacity)
-    return _result(asked, settings, chosen, evicts, state, horizon_s)
+    arrays = cost.arrays()
+
+    def engine(known: int) -> State:
+        memory = _memory(asked, evicts, settings)
+        return new_state(
+            asked.work, coming.arrival_s, known, asked.held.trace.nodes, capacity, rules, rows,
+            arrivals=coming.arrivals, **memory,
+        )  # fmt: skip
+
+    if _check_replicas(data_parallel_size) == 1:
+        state = engine(coming.known)
+        state.progress.status[asked.reason != NO_REASON] = REJECTED
+        own = chosen.prepare(asked.trace)
+        state = _run(loop, state, rules, own, arrays, horizon, jumps, capacity)
+        return _result(asked, settings, chosen, evicts, state, horizon_s)
+
+    states = [engine(0) for _ in range(data_parallel_size)]
+    states[0].progress.status[asked.reason != NO_REASON] = REJECTED
+    states = [for_replica(states[0], state) for state in states]
+    owns = [chosen.prepare(asked.trace) for _ in states]
+    loop = entry_point(loop, (states[0], rules, owns[0], arrays, AT_ONCE, horizon, jumps))
+
+    def advance(engine: int, state: State, until_s: float) -> State:
+        return _run(loop, state, rules, owns[engine], arrays, until_s, jumps, capacity)
+
+    look_up: Any = hit_blocks if evicts is None else MEMORY["hit_blocks"]
+    hits = bind(look_up, None, compiled)
+    hits = entry_point(hits, (states[0], 0, trace.block_size))
+    routes = make_routing(routing)
+    routes.prepare(asked.trace, data_parallel_size)
+    replicas = Replicas(states, rules, coming, routes, Hooks(advance, hits))
+    state, step_replica = merge(replicas.run(horizon))
+    found = _result(asked, settings, chosen, evicts, state, horizon_s)
+    return dataclasses.replace(
+        found, routing=routes, replicas=data_parallel_size, replica=replicas.replica,
+        step_replica=step_replica if step_log else None,
+    )  # fmt: skip
+
+
+def _check_replicas(count: object) -> int:
+    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+        raise UsageError(f"data_parallel_size must be a whole number of at least 1, not {count!r}")
+    return count
 
 
 def _result(
