@@ -256,4 +256,6 @@ def merge(states: list[State]) -> tuple[State, Int32s]:
     made = [int(state.counts[LOGGED]) for state in states]
     replica = np.repeat(np.arange(len(states), dtype=np.int32), made)
     order = np.argsort(log[:, LOG_START_S], kind="stable")
-    return states[0]._replace(counts=counts, clock=clock, log=log[order]), replica[order]
+    # A row to spare, as an engine's log has: one of no rows is one that nobody asked for.
+    room = np.concatenate([log[order], np.zeros_like(states[0].log[:1])])
+    return states[0]._replace(counts=counts, clock=clock, log=room), replica[order]

@@ -196,7 +196,7 @@ def simulate(
     sessions: bool = False,
     think_s: float | None = None,
     data_parallel_size: int = 1,
-    routing: str | Routing | type[Routing] = "least-loaded",
+    routing: str | Routing | type[Routing] | None = None,
     horizon_s: float | None = None,
     step_log: bool = False,
     jumps: bool = True,
@@ -208,7 +208,8 @@ def simulate(
     and ``seed``; or, with a ``concurrency``, each when one before it has ended. With ``sessions``
     a later turn waits for the answer before it, and thinks (`kvsched.serve.traffic.Traffic`).
     ``data_parallel_size`` engines, each with ``settings``, share the requests as ``routing`` says
-    (`kvsched.serve.replicas`). ``cost`` gives the seconds of a step (`kvsched.serve.cost`).
+    (`kvsched.serve.routing`), None as vLLM does.
+    ``cost`` gives the seconds of a step (`kvsched.serve.cost`).
     ``policy`` decides which cached block leaves, None as vLLM's free list.
     ``horizon_s`` ends the run; who has not ended then is unfinished. ``step_log`` keeps a row a
     step. ``jumps=False`` makes every step by itself: the same result, later.
@@ -243,7 +244,7 @@ def simulate(
             arrivals=coming.arrivals, **memory,
         )  # fmt: skip
 
-    if _check_replicas(data_parallel_size) == 1:
+    if _check_replicas(data_parallel_size) == 1 and routing is None:
         state = engine(coming.known)
         state.progress.status[asked.reason != NO_REASON] = REJECTED
         own = chosen.prepare(asked.trace)
@@ -262,7 +263,7 @@ def simulate(
     look_up: Any = hit_blocks if evicts is None else MEMORY["hit_blocks"]
     hits = bind(look_up, None, compiled)
     hits = entry_point(hits, (states[0], 0, trace.block_size))
-    routes = make_routing(routing)
+    routes = make_routing("least-loaded" if routing is None else routing)
     routes.prepare(asked.trace, data_parallel_size)
     replicas = Replicas(states, rules, coming, routes, Hooks(advance, hits))
     state, step_replica = merge(replicas.run(horizon))

@@ -43,7 +43,7 @@ class Traffic:
     sessions: bool = False
     think_s: float | None = None
     """Seconds from a turn's end to the next one's arrival. None: the trace's delay of the later
-    turn, or where it has none the time between the two arrivals in the trace."""
+    turn, 0 if it is negative; or where it has none the time between the trace's two arrivals."""
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.speedup) and self.speedup > 0):
