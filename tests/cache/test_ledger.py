@@ -10,7 +10,7 @@ import pytest
 from random_run import BLOCK, Run, hash_of, make_cache, second
 from rich.console import Console
 
-from kvsched.cache import KVCacheScheduler, Outcome, Request, Tenant, kernel, leaving, pages
+from kvsched.cache import KVCacheScheduler, Outcome, Request, Tenant, leaving, operations, pages
 from kvsched.cache.events import BlockRemoved
 from kvsched.foundation.errors import UsageError
 from kvsched.policy.registry import built_in, find
@@ -173,10 +173,10 @@ def _ignores_begin(at: leaving.Copy) -> leaving.Leaving:
     out = leaving.new_out(at.capacity)
     keys = at.live.names.keys[:0].copy()
     at.operate(
-        at.live, at.state, at.pool, out, keys, leaving.NOBODY, kernel.EVICT, -1, 0,
+        at.live, at.state, at.pool, out, keys, leaving.NOBODY, operations.EVICT, -1, 0,
         at.capacity, 0, at.now, 0, leaving.NEVER, BLOCK, BLOCK,
     )  # fmt: skip
-    count = int(out.report[kernel.EVICTED])
+    count = int(out.report[operations.EVICTED])
     return leaving.Leaving(out.gone[:count].copy(), out.gone_why[:count].copy(), 0)
 
 

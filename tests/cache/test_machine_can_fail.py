@@ -14,6 +14,9 @@ from kvsched.cache import (
     blocks,
     chain,
     departures,
+    eviction,
+    growth,
+    holding,
     kernel,
     names,
     outbox,
@@ -29,21 +32,21 @@ Mutant = tuple[Any, str, str, str]
 
 KERNEL: dict[str, Mutant] = {
     "a release forgets to unlock": (
-        kernel, "_release", "_unlock(live, int(out.nodes[length - 1]))", "pass",
+        kernel, "_release", "unlock(live, int(out.nodes[length - 1]))", "pass",
     ),
-    "an unpin forgets to unlock": (kernel, "_unhold", "_unlock(live, deepest)", "pass"),
+    "an unpin forgets to unlock": (kernel, "_unhold", "unlock(live, deepest)", "pass"),
     "what was lost is found": (kernel, "_lose", "hide(live, int(out.nodes[at]))", "pass"),
     "a parent may leave before its child": (
-        kernel, "_is_free_leaf", "table.children[node] == 0 and ", "",
+        eviction, "is_free_leaf", "table.children[node] == 0 and ", "",
     ),
     "a failed request says that its blocks are computed": (
         kernel, "_release", "vouched and ", "",
     ),
-    "a hit is not held": (kernel, "operate", "        _lock(live, deepest)", "        pass"),
-    "pins have no cap": (kernel, "_pin", "live.counts[PINNED] + new > most", "False"),
+    "a hit is not held": (kernel, "operate", "        lock(live, deepest)", "        pass"),
+    "pins have no cap": (holding, "pin", "live.counts[PINNED] + new > most", "False"),
     "more is taken than fits": (kernel, "_fits", "need <= out.report[ROOM]", "True"),
     "expired blocks are not taken from their heap": (
-        kernel, "_close", "live.due.place[node] != NONE", "False",
+        eviction, "close_node", "live.due.place[node] != NONE", "False",
     ),
     "a number is reused while its child is known": (
         names, "is_idle", " and live.names.kin[node] == 0", "",
@@ -69,20 +72,20 @@ PARTS: dict[str, Mutant] = {
         "request.cache_salt, request.lora_name, request.model_revision, tenant or None", "None",
     ),
     "no copy on write": (
-        blocks.BlockManager, "_must_copy", "last < len(lease._nodes) or", "False and",
+        growth.Grower, "_must_copy", "last < len(lease._nodes) or", "False and",
     ),
     "a shared block is freed by the first": (
-        blocks.BlockManager, "_unshare", "if holders == 1:", "if holders:",
+        blocks.BlockManager, "unshare", "if holders == 1:", "if holders:",
     ),
     "a copy moves what it shares": (
-        blocks.BlockManager, "_replace", "self._unshare([old])", "pass",
+        growth.Grower, "_replace", "self.blocks.unshare([old])", "pass",
     ),
     "loads go before offloads": (
         blocks.BlockManager, "hold", "lease.moves = tuple(moves)",
         "lease.moves = tuple(sorted(moves, key=lambda move: move.kind))",
     ),
     "a partial block that nobody computed stays": (
-        blocks.BlockManager, "_replace", "keep = 0", "partition.live.ready[node] = READY",
+        growth.Grower, "_replace", "keep = 0", "partition.live.ready[node] = READY",
     ),
     "nobody is told of lost blocks": (
         departures.Departures, "lose", "other.holds(home, bad, first)", "False",
@@ -102,7 +105,7 @@ PARTS: dict[str, Mutant] = {
     ),
     "guarantees are ignored": (store.Home, "lendable", "min(self.excess, ", "min(10**9, "),
     "what is spilled can be loaded at once": (
-        second.SecondTier, "hold_below", "kernel.WAITS", "kernel.HITS",
+        second.SecondTier, "hold_below", "operations.WAITS", "operations.HITS",
     ),
     "what is spilled is not held": (
         second.SecondTier, "spill", "lease._spilled =",
@@ -128,8 +131,9 @@ def break_it(monkeypatch: pytest.MonkeyPatch, mutant: Mutant) -> None:
         monkeypatch.setattr(place, name, edited(function, module, before, after))
         return
     broken = edited(getattr(place, name), place, before, after)
-    for module in (kernel, names, partition):
-        if hasattr(module, name):
+    function = getattr(place, name)
+    for module in (eviction, holding, kernel, names, partition):
+        if getattr(module, name, None) is function:
             monkeypatch.setattr(module, name, broken)
 
 

@@ -17,7 +17,9 @@ from kvsched.cache import (
     admission,
     blocks,
     departures,
+    eviction,
     kernel,
+    lease,
     names,
     outbox,
     partition,
@@ -34,7 +36,7 @@ CASES: dict[str, tuple[Mutant, Callable[[], None]]] = {
     "whoever stored the same second says that it is computed": (
         (
             blocks.BlockManager,
-            "_end",
+            "end",
             "ready[others[partition.live.locks[others] > 0]] = COMPUTING",
             "pass",
         ),
@@ -49,8 +51,12 @@ CASES: dict[str, tuple[Mutant, Callable[[], None]]] = {
         test_leases.test_who_copied_what_another_stored_takes_nothing_along_when_it_fails,
     ),
     "a lost block stays when its pin ends": (
-        (kernel, "_let_go", " and live.ready[node] != LOST", ""),
+        (eviction, "let_go", " and live.ready[node] != LOST", ""),
         test_tenants.test_a_pin_of_what_fails_keeps_nothing,
+    ),
+    "numbers of another tenant are one's own": (
+        (lease.Lease, "holds", "self._home is home and ", ""),
+        test_tenants.test_numbers_of_another_tenant_are_not_ones_own,
     ),
     "low priorities are like none": (
         (kernel, "_release", "live.expires[node] == UNSET", "False"),

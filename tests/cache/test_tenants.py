@@ -220,3 +220,18 @@ def test_a_policy_that_cannot_be_taken_changes_nothing() -> None:
     made.set_policy("lfu")
     serve(made, 6)
     made.check()
+
+
+def test_numbers_of_another_tenant_are_not_ones_own() -> None:
+    """Each tenant's partition counts from 0: a lease of the other's block 1 writes none of ours."""
+    made = cache(20, tenants={"a": Tenant(quota_blocks=9), "b": Tenant(quota_blocks=9)})
+    mine = admitted(made, named(1, 2, tokens=3, tenant="a"))
+    other = admitted(made, named(1, 2, tokens=3, tenant="b"))
+    assert mine._nodes.tolist() == other._nodes.tolist()
+    mine.extend(1)
+    assert other.lost_from is None
+    assert made.lookup(named(1, 2, tokens=3, tenant="a")) == 2, "nobody is to write it any more"
+    assert made.lookup(named(1, 2, tokens=3, tenant="b")) == 3
+    made.release(mine)
+    made.release(other)
+    made.check()

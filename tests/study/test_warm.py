@@ -21,7 +21,7 @@ from kvsched.foundation.errors import KvschedError, UsageError
 from kvsched.policy.registry import built_in, make
 from kvsched.study import warm as module
 from kvsched.study.run import Options, study
-from kvsched.study.warm import KINDS, compile_ahead, do_job, tiny_trace, warm
+from kvsched.study.warm import KINDS, LIVE, compile_ahead, do_job, tiny_trace, warm
 from kvsched.trace.generate import generate, preset
 
 pytestmark = pytest.mark.skipif(
@@ -105,6 +105,16 @@ def test_every_loop_of_the_package_is_warmed(warmed: Path, monkeypatch: pytest.M
                 loops[f"{value.function.__module__}.{value.function.__name__}"] = value
     assert len(loops) > 20
     assert [name for name, loop in loops.items() if not jit.is_kept(loop)] == []
+
+
+def test_a_live_cache_starts_with_compiled_code(tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    run = "from kvsched.cache import KVCacheScheduler, Request\n"
+    run += "made = KVCacheScheduler(8, 16, policy='fifo')\n"
+    run += "made.release(made.acquire(Request(hashes=[1, 2])).lease)\n"
+    answer = f"from kvsched.study.warm import do_job\nprint(do_job('{LIVE} fifo')['kept'] > 0)\n"
+    assert in_a_new_process(cache, answer) == "True"
+    assert in_a_new_process(cache, run + COMPILED) == "compiled 0"
 
 
 @pytest.mark.parametrize("name", built_in())

@@ -4,60 +4,28 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kvsched.cache import kernel
 from kvsched.cache.chain import Chain, ChainMaker
 from kvsched.cache.departures import Departures
+from kvsched.cache.describing import announce, extra_keys
 from kvsched.cache.events import GPU, EventLog, Moved
+from kvsched.cache.growth import Grower
 from kvsched.cache.lease import Lease
 from kvsched.cache.metrics import Counters
-from kvsched.cache.partition import NO_SPACE, BadVictimError, Partition
+from kvsched.cache.partition import BadVictimError, Partition
 from kvsched.cache.pins import Pin
 from kvsched.cache.request import Move, Request
 from kvsched.cache.state import COMPUTING, NEVER, READY
 from kvsched.cache.store import Gone, Home, Store
-from kvsched.foundation.errors import UsageError
 
 if TYPE_CHECKING:
     from kvsched.cache.serving import Serving
 
 _NO_BLOCKS = np.zeros(0, np.int32)
-
-
-def request_values(
-    request: Request, chain: Chain, now: float, shift_s: float = 0.0
-) -> dict[str, Any]:
-    """Return what policies may read of a request, by column; moments are ``shift_s`` later."""
-    deadline = request.deadline_s
-    return {
-        "time_s": now + shift_s,
-        "input_tokens": chain.tokens if request.input_tokens is None else request.input_tokens,
-        "output_tokens": request.output_tokens,
-        "tenant": request.tenant or None,
-        "session": request.session,
-        "type": request.type,
-        "model": request.model,
-        "turn": request.turn,
-        "priority": request.priority,
-        "deadline_s": None if deadline is None else deadline + shift_s,
-        "delay_s": request.delay_s,
-    }
-
-
-@dataclass(frozen=True, slots=True)
-class _Plan:
-    """Keys of the blocks that become full, and what is behind them."""
-
-    keys: NDArray[np.int64]
-    tail: list[int] | None
-    last_hash: bytes | None
-    tokens: list[int] = field(default_factory=list)
-    """Token ids of those blocks, where they are known."""
 
 
 class BlockManager:
@@ -78,6 +46,7 @@ class BlockManager:
         """Moves that nobody has taken yet, where they are kept."""
         self.shared: dict[int, int] = {}
         """Blocks without a node that several leases hold, and how many."""
+        self.growth = Grower(self)
         self._number = 0
 
     # Looking up and holding
@@ -106,11 +75,11 @@ class BlockManager:
         moves: list[Move] = []
         if len(self.store.homes) > 1:
             _, need, room = partition.probe(chain.keys, chain.space, chain.extra)
-            if not self._give(home, need, room, spare, now, moves):
+            if not self.give(home, need, room, spare, now, moves):
                 return None
             # Others have made room for it, and were asked for the spare ones.
             spare = min(spare, 0)
-        self._announce(home, request, chain, now)
+        announce(home, request, chain, now)
         second = home.second
         found = second.hold_below(partition, chain, now) if second is not None else None
         lease = None
@@ -141,7 +110,7 @@ class BlockManager:
         if moves:
             lease.moves = tuple(moves)
         if stored:
-            self._stored(lease, hits)
+            self.tell_stored(lease, hits)
         return lease
 
     def _undo(
@@ -157,7 +126,7 @@ class BlockManager:
             self.departures.settle(home, dropped, None, now)
         self.departures.take_back(moves, now)
 
-    def _give(
+    def give(
         self, home: Home, need: int, room: int, spare: int, now: float, moves: list[Move]
     ) -> bool:
         """Have other tenants give what is asked, if that makes it fit."""
@@ -175,14 +144,6 @@ class BlockManager:
             self.departures.take_back(moves, now)
             raise
         return True
-
-    def _announce(
-        self, home: Home, request: Request, chain: Chain, now: float, *, again: bool = False
-    ) -> None:
-        columns = home.partition.columns
-        if columns.asked:
-            shift = home.partition.shift_s
-            columns.write(request_values(request, chain, now, shift), again=again)
 
     def _describe(
         self, lease: Lease, chain: Chain, hits: int, stored: int, loaded: int, waits: int
@@ -228,170 +189,6 @@ class BlockManager:
                 raise
         return lease
 
-    # Growing
-
-    def grow(
-        self,
-        lease: Lease,
-        tokens: int,
-        ids: list[int] | None,
-        hashes: Any,
-        leases: Collection[Lease],
-        now: float,
-    ) -> tuple[list[int], list[Move]] | None:
-        """Add tokens to a lease: return new blocks and moves, or None if there is no room.
-
-        Raises UsageError for hashes that do not fit, with nothing changed.
-        """
-        size = self.block_size
-        total = lease.tokens + tokens
-        copied = self._must_copy(lease) if tokens else None
-        plan = self._plan(lease, total, copied, ids, hashes)
-        new = -(-total // size) - len(lease._blocks)
-        wanted = new + (copied is not None)
-        moves: list[Move] = []
-        blocks: list[int] = []
-        if wanted:
-            taken = self._take(lease._home, wanted, now, moves)
-            if taken is None:
-                return None
-            blocks = taken.tolist()
-        if copied is not None:
-            fresh = blocks.pop(0)
-            moves.append(Move("copy", lease._blocks[copied], fresh))
-            self._replace(lease, copied, fresh, leases, moves, now)
-        lease._blocks.extend(blocks)
-        lease.tokens = total
-        lease._tail, lease._last_hash = plan.tail, plan.last_hash
-        self._store(lease, plan, now)
-        return blocks, moves
-
-    def _plan(
-        self, lease: Lease, total: int, copied: int | None, ids: list[int] | None, hashes: Any
-    ) -> _Plan:
-        """Work out the keys of the blocks that become full. Changes nothing."""
-        size = self.block_size
-        lost = lease.lost_from is not None
-        if hashes is None and (ids is None or lease._tail is None or lost):
-            # Nothing behind tokens that nobody named, or that are lost, can be found again.
-            tail = lease._tail if total == lease.tokens else None
-            return _Plan(self.maker.keys([]), tail, lease._last_hash)
-        if hashes is None:
-            behind = [*(lease._tail or []), *(ids or [])]
-            made = self.maker.hash(lease.request, behind, lease._last_hash)
-            last = made[-1] if made else lease._last_hash
-            full = len(made) * size
-            return _Plan(self.maker.keys(made), behind[full:], last, behind[:full])
-        keys = self.maker.keys(hashes)
-        start = len(lease._nodes)
-        if copied is not None and copied < start:
-            start -= 1
-        if start + len(keys) > total // size:
-            raise UsageError(
-                f"{len(keys)} hashes for blocks from {start} on, but {total} tokens fill "
-                f"{total // size} blocks"
-            )
-        if any(
-            lease._blocks[at] in self.shared
-            for at in range(start, min(start + len(keys), len(lease._blocks)))
-            if at != copied
-        ):
-            raise UsageError("a block that a fork shares cannot be named: name it before the fork")
-        return _Plan(keys[:0] if lost else keys, None, None)
-
-    def _must_copy(self, lease: Lease) -> int | None:
-        """Return the place of a partial last block that others may read, or None."""
-        if lease.tokens % self.block_size == 0:
-            return None
-        last = len(lease._blocks) - 1
-        return last if last < len(lease._nodes) or lease._blocks[last] in self.shared else None
-
-    def _replace(
-        self,
-        lease: Lease,
-        place: int,
-        fresh: int,
-        leases: Collection[Lease],
-        moves: list[Move],
-        now: float,
-    ) -> None:
-        """Put a block of the lease's own where one stands that it only shares."""
-        old = lease._blocks[place]
-        lease._blocks[place] = fresh
-        if place >= len(lease._nodes):
-            self._unshare([old])
-            return
-        # A partial block that is cached stays as it is; the lease's chain now ends above it.
-        partition = lease._home.partition
-        node = lease._nodes[place:]
-        keep = 1
-        if partition.live.ready[node[0]] == COMPUTING and not any(
-            other is not lease
-            and other.hit_blocks <= place
-            and other.holds(lease._home, int(node[0]), place)
-            for other in leases
-        ):
-            # Nobody is to write it any more.
-            self.departures.lose(lease, place, leases, now)
-            keep = 0
-        lease._nodes = lease._nodes[:place]
-        lease._theirs = min(lease._theirs, place)
-        if place:
-            partition.share(int(lease._nodes[-1]))
-        self._end(lease, node, _NO_BLOCKS, keep, moves, now, vouched=False)
-
-    def _take(
-        self, home: Home, blocks: int, now: float, moves: list[Move]
-    ) -> NDArray[np.int32] | None:
-        partition = home.partition
-        if len(self.store.homes) > 1:
-            _, need, room = partition.probe(partition.no_keys, NO_SPACE, blocks)
-            if not self._give(home, need, room, 0, now, moves):
-                return None
-        taken = None
-        try:
-            taken = partition.take(blocks, 0, now)
-            if taken is None:
-                self.departures.take_back(moves, now)
-                return None
-            self.departures.settle(home, int(partition.report[kernel.EVICTED]), moves, now)
-        except BadVictimError as error:
-            self.departures.drop(home, error.left, now)
-            if taken is not None:
-                partition.fail(_NO_BLOCKS, taken, 0, now)
-            self.departures.take_back(moves, now)
-            raise
-        return taken
-
-    def _store(self, lease: Lease, plan: _Plan, now: float) -> None:
-        """Store full blocks of the lease's own under keys."""
-        start = len(lease._nodes)
-        keys = plan.keys
-        count = len(keys)
-        if not count:
-            return
-        mine = lease._blocks[start : start + count]
-        home = lease._home
-        chain = self.maker.make(lease.request)
-        if home.second is not None:
-            most = home.partition.capacity + 1
-            home.second.partition.forget(keys, chain.space, lease.deepest, most)
-        self._announce(home, lease.request, chain, now, again=True)
-        there = home.partition.grow(
-            lease.deepest, keys, chain.space, np.array(mine[:count], np.int32), now
-        )
-        first_new = start
-        nodes = home.partition.out.nodes[:count].copy()
-        for at in range(start, start + there):
-            lease._own[at] = lease._blocks[at]
-            first_new = at + 1
-        lease._nodes = np.concatenate([lease._nodes, nodes])
-        lease.stored_blocks += count - there
-        self.counters.blocks_stored += count - there
-        if there < count:
-            tokens = plan.tokens[(first_new - start) * self.block_size :]
-            self._stored(lease, first_new, tokens[: (count - there) * self.block_size])
-
     # Sharing and releasing
 
     def fork(self, cache: Serving, lease: Lease) -> Lease:
@@ -418,7 +215,7 @@ class BlockManager:
         """Blocks of a lease that hold no node."""
         return [*lease._own.values(), *lease._blocks[len(lease._nodes) :]]
 
-    def _unshare(self, blocks: Iterable[int]) -> list[int]:
+    def unshare(self, blocks: Iterable[int]) -> list[int]:
         """Return the blocks that nobody else holds; of the others there is one holder less."""
         alone = []
         for block in blocks:
@@ -441,14 +238,14 @@ class BlockManager:
             second.end_spill(lease._spilled, vouched and lease.lost_from is None, now)
         private: Any = self.private(lease) if lease._own or lease.extra_blocks else _NO_BLOCKS
         if len(private) and self.shared:
-            private = self._unshare(private)
+            private = self.unshare(private)
         blocks = np.asarray(private, np.int32)
-        self._end(lease, lease._nodes, blocks, keep, moves, now, vouched=vouched)
+        self.end(lease, lease._nodes, blocks, keep, moves, now, vouched=vouched)
         if second is not None and second.writes_through and keep and vouched:
             second.write_through(home.partition, lease._nodes[:keep], moves, now)
         return moves
 
-    def _end(
+    def end(
         self,
         lease: Lease,
         nodes: NDArray[np.int32],
@@ -465,7 +262,7 @@ class BlockManager:
         level, expires = self.retention(request, partition, now)
         if partition.columns.asked:
             chain = self.maker.make(request)
-            self._announce(lease._home, request, chain, now, again=True)
+            announce(lease._home, request, chain, now, again=True)
         if not vouched:
             dropped = partition.fail(nodes, private, keep, now, level, expires)
         elif lease._own or lease.waits_for_blocks:
@@ -547,7 +344,7 @@ class BlockManager:
             if self.events.on:
                 self.events.add(Moved(move.kind, move.source, move.target, move.block_hash))
 
-    def _stored(self, lease: Lease, first: int, grown: list[int] | None = None) -> None:
+    def tell_stored(self, lease: Lease, first: int, grown: list[int] | None = None) -> None:
         """Tell that a lease's nodes from ``first`` on were stored; ``grown`` are their tokens."""
         if not self.told.on:
             return
@@ -568,16 +365,3 @@ class BlockManager:
             extra_keys=extra_keys(request, first, len(nodes)),
             session_id=request.session,
         )
-
-
-def extra_keys(request: Request, first: int, end: int) -> list[tuple[str, ...] | None] | None:
-    """Return what beside its tokens is in the hash of each block from ``first`` up to ``end``.
-
-    As vLLM's events say it: an adapter in each block, a salt in the first one; None where the
-    hashes were handed in.
-    """
-    if request.token_ids is None:
-        return None
-    adapter = () if request.lora_name is None else (request.lora_name,)
-    salts = [each for each in (request.cache_salt, request.model_revision) if each is not None]
-    return [(adapter if at else (*adapter, *salts)) or None for at in range(first, end)]

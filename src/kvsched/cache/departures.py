@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-from kvsched.cache import kernel
+from kvsched.cache import operations
 from kvsched.cache.events import GPU, WHY, Announcer
 from kvsched.cache.lease import Lease
 from kvsched.cache.metrics import Counters
@@ -17,7 +17,7 @@ from kvsched.cache.state import LOST, READY
 from kvsched.cache.store import Home, Store
 from kvsched.kernel.table import below
 
-FAILED = WHY[kernel.UNCOMPUTED]
+FAILED = WHY[operations.UNCOMPUTED]
 
 
 class Departures:
@@ -69,8 +69,8 @@ class Departures:
 
     def _count(self, whys: bytes) -> None:
         self.counters.blocks_evicted += len(whys)
-        self.counters.blocks_expired += whys.count(kernel.BY_LIFETIME)
-        self.counters.blocks_dropped += whys.count(kernel.UNCOMPUTED)
+        self.counters.blocks_expired += whys.count(operations.BY_LIFETIME)
+        self.counters.blocks_dropped += whys.count(operations.UNCOMPUTED)
 
     def take_back(self, moves: list[Move], now: float) -> None:
         """Forget what moves that nobody will carry would have brought."""

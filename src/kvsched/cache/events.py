@@ -33,7 +33,7 @@ GROUP = 0
 BlockHash = bytes | int
 
 WHY = ("policy", "lifetime", "level", "failed")
-"""Why a block left, by `kvsched.cache.kernel`'s numbers."""
+"""Why a block left, by `kvsched.cache.operations`'s numbers."""
 UNREACHABLE = "unreachable"
 
 

@@ -11,6 +11,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kvsched.cache.eviction import (
+    choose,
+    close_node,
+    is_free_leaf,
+    is_open,
+    let_go,
+    open_above,
+    open_node,
+    remove,
+    why_leaves,
+)
+from kvsched.cache.holding import lock, pin, unlock, unpin
 from kvsched.cache.names import (
     find,
     hide,
@@ -23,6 +35,31 @@ from kvsched.cache.names import (
     unname,
     wake,
 )
+from kvsched.cache.operations import (
+    ACQUIRE,
+    BAD_VICTIM,
+    DEEPEST,
+    EVICT,
+    EVICTED,
+    EXPIRE,
+    FAIL,
+    FORGET,
+    GROW,
+    HITS,
+    LOSE,
+    NO_ROOM,
+    OK,
+    PIN,
+    PROBE,
+    RELEASE,
+    ROOM,
+    SEEN,
+    STORED_BLOCKS,
+    TAKE,
+    TAKEN,
+    UNPIN,
+    WAITS,
+)
 from kvsched.cache.state import (
     BLANK,
     CLOSED,
@@ -30,14 +67,10 @@ from kvsched.cache.state import (
     FLAT,
     FREE,
     FRESH,
-    IN_LEVELS,
-    IN_POLICY,
     LIMIT,
     LOCKED,
     LOST,
     NAMES,
-    NEVER,
-    PINNED,
     RANK,
     READY,
     RESIDENT,
@@ -48,233 +81,9 @@ from kvsched.cache.state import (
     Out,
     Pool,
 )
-from kvsched.kernel.heap import SIZE, heap_peek, heap_push, heap_remove
-from kvsched.kernel.hooks import (
-    begin,
-    enter,
-    forget,
-    leave,
-    on_drop,
-    on_evict,
-    on_hit,
-    on_insert,
-    on_release,
-    resume,
-    victim,
-)
+from kvsched.kernel.hooks import begin, forget, on_hit, on_insert, on_release, resume
 from kvsched.kernel.linked import BEHIND
 from kvsched.kernel.table import NONE
-
-ACQUIRE = 0
-"""Look a chain up, hold it, and store what is missing."""
-GROW = 1
-"""The same below a node that the request holds, with blocks that it has filled."""
-TAKE = 2
-"""Take physical blocks that hold no node."""
-EVICT = 3
-"""Let so many blocks leave."""
-EXPIRE = 4
-"""Let what has outlived its lifetime leave."""
-PROBE = 5
-"""Look a chain up, and say what ACQUIRE would find; nothing changes."""
-RELEASE = 6
-"""End a request's hold; what it did not compute is dropped."""
-UNHOLD = 7
-"""End a hold of a chain that was not used further."""
-UNPIN = 8
-"""End a hold that PIN began."""
-SHARE = 9
-"""Hold a node once more."""
-PIN = 10
-"""Hold a node, and count it and its ancestors as pinned, if no more than so many are then."""
-FORGET = 11
-"""Let the policy forget the numbers that another tier is about to reuse for a chain."""
-LOSE = 12
-"""Nodes of a chain are found no more, and are dropped when nobody holds them."""
-FAIL = 13
-"""The same as RELEASE, and says of no block that it was computed."""
-
-OK = 0
-NO_ROOM = 1
-"""It does not fit now; nothing has changed."""
-BAD_VICTIM = 2
-"""The policy named a node that cannot leave; what was stored so far is held."""
-
-BY_POLICY = 0
-BY_LIFETIME = 1
-BY_LEVEL = 2
-UNCOMPUTED = 3
-
-HITS = 0
-STORED_BLOCKS = 1
-TAKEN = 2
-EVICTED = 3
-DEEPEST = 4
-WAITS = 5
-ROOM = 6
-SEEN = 7
-"""Places in ``report``: nodes hit and stored, blocks taken, nodes that left, the deepest node held,
-the first hit that nobody has said is computed (or the hits), blocks that there was room for, and
-nothing that means anything."""
-
-
-def _lock(live: Live, node: int) -> None:
-    """Hold a node, and so its ancestors. O(those that were not held)."""
-    while node != NONE:
-        live.locks[node] += 1
-        if live.locks[node] > 1:
-            return
-        live.counts[LOCKED] += 1
-        if live.counts[FLAT] != 0:
-            return
-        node = int(live.table.parent[node])
-
-
-def _unlock(live: Live, node: int) -> None:
-    while node != NONE:
-        live.locks[node] -= 1
-        if live.locks[node] > 0:
-            return
-        live.counts[LOCKED] -= 1
-        if live.counts[FLAT] != 0:
-            return
-        node = int(live.table.parent[node])
-
-
-def _pin(live: Live, node: int, most: int) -> bool:
-    """Count a node and its ancestors as pinned, unless more than ``most`` blocks were then."""
-    new = 0
-    at = node
-    while at != NONE and live.pins[at] == 0:
-        new += 1
-        at = int(live.table.parent[at])
-    if live.counts[PINNED] + new > most:
-        return False
-    live.counts[PINNED] += new
-    at = node
-    while at != NONE:
-        live.pins[at] += 1
-        if live.pins[at] > 1:
-            break
-        at = int(live.table.parent[at])
-    return True
-
-
-def _unpin(live: Live, node: int) -> None:
-    while node != NONE:
-        live.pins[node] -= 1
-        if live.pins[node] > 0:
-            return
-        live.counts[PINNED] -= 1
-        node = int(live.table.parent[node])
-
-
-def _open(live: Live, state: Any, node: int) -> None:
-    """A resident node has become evictable."""
-    if live.expires[node] != NEVER:
-        heap_push(live.due, node, live.expires[node], live.rank[node])
-    if live.level[node] == 0:
-        live.where[node] = IN_POLICY
-        enter(live.table, state, node)
-    else:
-        live.where[node] = IN_LEVELS
-        heap_push(live.levels, node, live.level[node], live.rank[node])
-
-
-def _close(live: Live, state: Any, node: int) -> None:
-    """An evictable node is held, gets a child, or leaves by no choice of the policy."""
-    if live.due.counts[SIZE] > 0 and live.due.place[node] != NONE:
-        heap_remove(live.due, node)
-    if live.where[node] == IN_POLICY:
-        leave(live.table, state, node)
-    else:
-        heap_remove(live.levels, node)
-    live.where[node] = CLOSED
-
-
-def _choose(live: Live, state: Any, incoming: int, rank: int, now_us: int, expired: bool) -> int:
-    """Return who leaves next, or NONE: what has expired, low levels, the policy's, high levels."""
-    node = heap_peek(live.due)
-    if node != NONE and live.expires[node] <= now_us:
-        return int(node)
-    if expired:
-        return NONE
-    first = heap_peek(live.levels)
-    if first != NONE and live.level[first] < 0:
-        return int(first)
-    node = victim(live.table, state, incoming, rank)
-    return int(first) if node == NONE else int(node)
-
-
-def _is_open(live: Live, node: int) -> bool:
-    return bool(0 <= node < len(live.where) and live.where[node] != CLOSED)
-
-
-def _why(live: Live, node: int, now_us: int) -> int:
-    if live.expires[node] <= now_us:
-        return BY_LIFETIME
-    return BY_LEVEL if live.where[node] == IN_LEVELS else BY_POLICY
-
-
-def _remove(live: Live, state: Any, pool: Pool, out: Out, node: int, gone: int, why: int) -> None:
-    """Take a node out of the cache: an evictable one, or one that was never opened."""
-    if why == BY_POLICY:
-        if live.due.counts[SIZE] > 0 and live.due.place[node] != NONE:
-            heap_remove(live.due, node)
-        live.where[node] = CLOSED
-        on_evict(live.table, state, node)
-    else:
-        if live.where[node] != CLOSED:
-            _close(live, state, node)
-        on_drop(live.table, state, node)
-    out.gone[gone] = node
-    out.gone_blocks[gone] = live.block[node]
-    out.gone_why[gone] = why
-    pool.free[pool.counts[FREE]] = live.block[node]
-    pool.counts[FREE] += 1
-    live.table.resident[node] = 0
-    live.block[node] = NONE
-    live.rank[node] = live.counts[RANK]
-    live.level[node] = 0
-    live.expires[node] = UNSET
-    live.counts[RESIDENT] -= 1
-    live.counts[USED] -= 1
-    parent = int(live.table.parent[node])
-    if parent != NONE:
-        live.table.children[parent] -= 1
-    if is_idle(live, node):
-        rest(live, node)
-
-
-def _is_free_leaf(live: Live, node: int) -> bool:
-    table = live.table
-    return bool(table.children[node] == 0 and live.locks[node] == 0 and table.resident[node] != 0)
-
-
-def _open_above(live: Live, state: Any, node: int) -> None:
-    """The parent of a node that left may be evictable now."""
-    parent = int(live.table.parent[node])
-    if parent != NONE and _is_free_leaf(live, parent):
-        _open(live, state, parent)
-
-
-def _let_go(live: Live, state: Any, pool: Pool, out: Out, keep: int, length: int) -> int:
-    """Open the end of a chain that was released, or drop it from its end up. Returns how many."""
-    gone = 0
-    at = length
-    while at > 0:
-        node = int(out.nodes[at - 1])
-        if not _is_free_leaf(live, node):
-            break
-        if at <= keep and live.ready[node] != LOST:
-            _open(live, state, node)
-            break
-        _remove(live, state, pool, out, node, gone, UNCOMPUTED)
-        gone += 1
-        at -= 1
-    if gone > 0 and at == 0:
-        _open_above(live, state, int(out.nodes[0]))
-    return gone
 
 
 def _release(
@@ -314,8 +123,8 @@ def _release(
     live.counts[USED] -= extra
     gone = 0
     if length > 0:
-        _unlock(live, int(out.nodes[length - 1]))
-        gone = _let_go(live, state, pool, out, keep, length)
+        unlock(live, int(out.nodes[length - 1]))
+        gone = let_go(live, state, pool, out, keep, length)
     out.report[EVICTED] = gone
 
 
@@ -369,7 +178,7 @@ def _settle(live: Live, node: int, parent: int, block: int) -> None:
         live.table.children[parent] += 1
         # Else the hold on the parent is from now on its child's.
         if live.counts[FLAT] != 0:
-            _unlock(live, parent)
+            unlock(live, parent)
 
 
 def _forget(live: Live, state: Any, numbers: int) -> None:
@@ -394,16 +203,16 @@ def _lose(live: Live, out: Out, first: int, length: int) -> None:
 
 def _share(live: Live, state: Any, node: int) -> None:
     if live.where[node] != CLOSED:
-        _close(live, state, node)
-    _lock(live, node)
+        close_node(live, state, node)
+    lock(live, node)
 
 
 def _unhold(live: Live, state: Any, pool: Pool, out: Out, how: int, length: int) -> None:
     deepest = int(out.nodes[length - 1])
     if how == UNPIN:
-        _unpin(live, deepest)
-    _unlock(live, deepest)
-    out.report[EVICTED] = _let_go(live, state, pool, out, length, length)
+        unpin(live, deepest)
+    unlock(live, deepest)
+    out.report[EVICTED] = let_go(live, state, pool, out, length, length)
 
 
 def _store(
@@ -445,14 +254,14 @@ def _store(
         short = full and how != GROW and how < EVICT
         if short or (how == EVICT and evicted < extra) or how == EXPIRE:
             incoming = node if is_node else len(table.parent) - 1
-            leaving = _choose(live, state, incoming, rank - at, now_us, how == EXPIRE)
+            leaving = choose(live, state, incoming, rank - at, now_us, how == EXPIRE)
             if leaving == NONE:
                 break
-            if not _is_open(live, leaving):
+            if not is_open(live, leaving):
                 code = BAD_VICTIM
                 break
-            _remove(live, state, pool, out, leaving, evicted, _why(live, leaving, now_us))
-            _open_above(live, state, leaving)
+            remove(live, state, pool, out, leaving, evicted, why_leaves(live, leaving, now_us))
+            open_above(live, state, leaving)
             evicted += 1
             continue
         if how == EVICT:
@@ -503,9 +312,9 @@ def _hit(
         if how != GROW:
             out.blocks[at] = live.block[out.nodes[at]]
     if was_open:
-        _close(live, state, deepest)
+        close_node(live, state, deepest)
     if hits > 0 and base != NONE:
-        _unlock(live, base)
+        unlock(live, base)
 
 
 def operate(
@@ -546,7 +355,7 @@ def operate(
             _forget(live, state, min(new, extra))
         elif how == LOSE:
             _lose(live, out, whole, length)
-        elif how == PIN and not _pin(live, base, whole):
+        elif how == PIN and not pin(live, base, whole):
             return NO_ROOM
         else:
             _share(live, state, base)
@@ -559,12 +368,12 @@ def operate(
         _share(live, state, base)
     was_open = hits > 0 and live.where[deepest] != CLOSED
     if hits > 0:
-        _lock(live, deepest)
+        lock(live, deepest)
     need = extra + (0 if how == GROW else length - hits)
     fits = _fits(live, pool, out, need + whole)
     if how == PROBE or (whole >= 0 and how <= TAKE and not fits):
         if hits > 0:
-            _unlock(live, deepest)
+            unlock(live, deepest)
         return OK if fits else NO_ROOM
     out.report[SEEN] = look_ahead(live, length - hits)
     rank = int(live.counts[RANK]) + length - 1
@@ -575,7 +384,7 @@ def operate(
         int(now * 1e6), last_tokens, block_size,
     )  # fmt: skip
     if how == ACQUIRE and base != NONE and out.report[DEEPEST] == base:
-        _unlock(live, base)
-        if _is_free_leaf(live, base):
-            _open(live, state, base)
+        unlock(live, base)
+        if is_free_leaf(live, base):
+            open_node(live, state, base)
     return code

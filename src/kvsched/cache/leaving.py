@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from kvsched.cache import kernel
+from kvsched.cache import operations
 from kvsched.cache.partition import Partition
 from kvsched.cache.request import space_of
 from kvsched.cache.state import FREE, LIMIT, NEVER, USED, Live, Pool, new_out
@@ -28,7 +28,7 @@ class Leaving(NamedTuple):
     nodes: NDArray[np.int32]
     """(L,) numbers."""
     why: NDArray[np.uint8]
-    """(L,) `kernel.BY_POLICY`, `BY_LIFETIME` or `BY_LEVEL`."""
+    """(L,) `operations.BY_POLICY`, `BY_LIFETIME` or `BY_LEVEL`."""
     free: int
     """Blocks that can be stored before the first of them leaves."""
 
@@ -79,8 +79,8 @@ def leaving(at: Copy) -> Leaving:
     keys = np.zeros((room, at.live.names.keys.shape[1]), np.int64)
     keys[:, 0] = np.arange(room)
     at.operate(
-        at.live, at.state, at.pool, out, keys, NOBODY, kernel.ACQUIRE, NONE, room, 0, -1, at.now,
-        0, NEVER, at.block_size, at.block_size,
+        at.live, at.state, at.pool, out, keys, NOBODY, operations.ACQUIRE, NONE, room, 0, -1,
+        at.now, 0, NEVER, at.block_size, at.block_size,
     )  # fmt: skip
-    count = int(out.report[kernel.EVICTED])
+    count = int(out.report[operations.EVICTED])
     return Leaving(out.gone[:count].copy(), out.gone_why[:count].copy(), max(free, 0))

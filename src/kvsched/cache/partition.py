@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from kvsched.cache import kernel
+from kvsched.cache import operations
 from kvsched.cache.adopt import adopt, orders
 from kvsched.cache.columns import LiveColumns
 from kvsched.cache.kernel import operate
@@ -230,7 +230,7 @@ class Partition:
 
     def _fault(self, code: int, left: list[Left]) -> BadVictimError:
         what = "its victim is no evictable node: return a resident leaf that nobody holds"
-        if code == kernel.OK:
+        if code == operations.OK:
             what = "it names no victim, and there are evictable nodes: in a live cache it must"
         return BadVictimError(f"policy {self.policy.label}: {what}", left)
 
@@ -243,9 +243,9 @@ class Partition:
         base: int = NONE,
     ) -> tuple[int, int, int]:
         """Return what `acquire` would hit, how many blocks it needs, and for how many is room."""
-        self._call(kernel.PROBE, keys, space, base, len(keys), extra, spare)
-        hits = int(self.report[kernel.HITS])
-        return hits, len(keys) - hits + extra, int(self.report[kernel.ROOM])
+        self._call(operations.PROBE, keys, space, base, len(keys), extra, spare)
+        hits = int(self.report[operations.HITS])
+        return hits, len(keys) - hits + extra, int(self.report[operations.ROOM])
 
     def acquire(
         self,
@@ -263,14 +263,14 @@ class Partition:
         ``out`` say what was done.
         """
         code = self._operate(
-            self.live, self.state, self.pool, self.out, keys, space, kernel.ACQUIRE, base,
+            self.live, self.state, self.pool, self.out, keys, space, operations.ACQUIRE, base,
             len(keys), extra, spare, now + self.shift_s, 0, NEVER, last_tokens, self.block_size,
         )  # fmt: skip
-        if code == kernel.NO_ROOM:
+        if code == operations.NO_ROOM:
             return False
-        if code == kernel.BAD_VICTIM or spare >= 0:
+        if code == operations.BAD_VICTIM or spare >= 0:
             hits, stored, taken, gone = self.report[:4].tolist()
-            if code == kernel.BAD_VICTIM or taken < len(keys) - hits + extra:
+            if code == operations.BAD_VICTIM or taken < len(keys) - hits + extra:
                 left = self.left(gone)
                 nodes = self.out.nodes[: hits + stored].copy()
                 private = self.out.blocks[hits + stored : hits + taken].copy()
@@ -291,16 +291,16 @@ class Partition:
         """
         self.out.blocks[: len(blocks)] = blocks
         self._call(
-            kernel.GROW, keys, space, base, len(keys), 0, 0, now, last_tokens=self.block_size
+            operations.GROW, keys, space, base, len(keys), 0, 0, now, last_tokens=self.block_size
         )
-        return int(self.report[kernel.HITS])
+        return int(self.report[operations.HITS])
 
     def take(self, blocks: int, spare: int, now: float) -> NDArray[np.int32] | None:
         """Return physical blocks that hold no node, or None if there is no room."""
-        code = self._call(kernel.TAKE, extra=blocks, whole=spare, now=now)
-        if code == kernel.NO_ROOM:
+        code = self._call(operations.TAKE, extra=blocks, whole=spare, now=now)
+        if code == operations.NO_ROOM:
             return None
-        taken, gone = self.report[kernel.TAKEN : kernel.EVICTED + 1].tolist()
+        taken, gone = self.report[operations.TAKEN : operations.EVICTED + 1].tolist()
         if taken < blocks:
             left = self.left(gone)
             self.fail(self.out.nodes[:0], self.out.blocks[:taken].copy(), 0, now)
@@ -309,16 +309,16 @@ class Partition:
 
     def evict(self, blocks: int, now: float) -> int:
         """Let as many as ``blocks`` leave, into the pool; return how many did."""
-        code = self._call(kernel.EVICT, extra=blocks, now=now)
-        gone = int(self.report[kernel.EVICTED])
-        if code == kernel.BAD_VICTIM:
+        code = self._call(operations.EVICT, extra=blocks, now=now)
+        gone = int(self.report[operations.EVICTED])
+        if code == operations.BAD_VICTIM:
             raise self._fault(code, self.left(gone))
         return gone
 
     def expire(self, now: float) -> int:
         """Let what has outlived its lifetime leave; return how many did."""
-        self._call(kernel.EXPIRE, now=now)
-        return int(self.report[kernel.EVICTED])
+        self._call(operations.EXPIRE, now=now)
+        return int(self.report[operations.EVICTED])
 
     def release(
         self,
@@ -336,10 +336,10 @@ class Partition:
         if extra:
             out.blocks[:extra] = private
         self._operate(
-            self.live, self.state, self.pool, out, self.no_keys, NO_SPACE, kernel.RELEASE, NONE,
+            self.live, self.state, self.pool, out, self.no_keys, NO_SPACE, operations.RELEASE, NONE,
             length, extra, keep, now + self.shift_s, level, expires, 0, self.block_size,
         )  # fmt: skip
-        return int(self.report[kernel.EVICTED])
+        return int(self.report[operations.EVICTED])
 
     def fail(
         self,
@@ -355,29 +355,38 @@ class Partition:
         out.nodes[: len(nodes)] = nodes
         out.blocks[: len(private)] = private
         self._call(
-            kernel.FAIL, None, NO_SPACE, NONE, len(nodes), len(private), keep, now, level, expires
+            operations.FAIL,
+            None,
+            NO_SPACE,
+            NONE,
+            len(nodes),
+            len(private),
+            keep,
+            now,
+            level,
+            expires,
         )
-        return int(self.report[kernel.EVICTED])
+        return int(self.report[operations.EVICTED])
 
     def lose(self, nodes: NDArray[np.int32], first: int) -> None:
         """Have nodes from ``first`` on found no more, and dropped when nobody holds them."""
         self.out.nodes[: len(nodes)] = nodes
-        self._call(kernel.LOSE, length=len(nodes), whole=first)
+        self._call(operations.LOSE, length=len(nodes), whole=first)
 
     def pin(self, node: int, most: int) -> bool:
         """Hold a node, pinned with its ancestors; False if more than ``most`` blocks were then."""
-        return self._call(kernel.PIN, base=node, whole=most) == kernel.OK
+        return self._call(operations.PIN, base=node, whole=most) == operations.OK
 
     def unpin(self, nodes: NDArray[np.int32]) -> int:
         """End a pin of a chain; return how many blocks left, as nobody had computed them."""
         self.out.nodes[: len(nodes)] = nodes
-        self._call(kernel.UNPIN, length=len(nodes))
-        return int(self.report[kernel.EVICTED])
+        self._call(operations.UNPIN, length=len(nodes))
+        return int(self.report[operations.EVICTED])
 
     def unhold(self, nodes: NDArray[np.int32]) -> None:
         """End one hold of a chain, no use counted."""
         self.out.nodes[: len(nodes)] = nodes
-        self._call(kernel.UNHOLD, length=len(nodes))
+        self._call(operations.UNHOLD, length=len(nodes))
 
     def drop(self, node: int, now: float) -> int:
         """Drop a node, whatever the policy says, unless it is held or has a child.
@@ -386,18 +395,18 @@ class Partition:
         """
         self.share(node)
         self.out.nodes[0] = node
-        self._call(kernel.FAIL, length=1, whole=0, now=now)
-        return int(self.report[kernel.EVICTED])
+        self._call(operations.FAIL, length=1, whole=0, now=now)
+        return int(self.report[operations.EVICTED])
 
     def forget(
         self, keys: NDArray[np.int64], space: NDArray[np.int64], base: int, most: int
     ) -> None:
         """Have the policy forget what numbers stand for that another tier reuses for a chain."""
-        self._call(kernel.FORGET, keys, space, base, len(keys), most)
+        self._call(operations.FORGET, keys, space, base, len(keys), most)
 
     def share(self, node: int) -> None:
         """Hold a held node once more."""
-        self._call(kernel.SHARE, base=node)
+        self._call(operations.SHARE, base=node)
 
     def time(self, now: float) -> float:
         """Return a moment of the cache's clock as this partition counts it."""

@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from kvsched.cache.blocks import request_values
+from kvsched.cache.describing import request_values
 from kvsched.cache.kernel import operate
 from kvsched.cache.metrics import Counters
 from kvsched.cache.partition import Partition

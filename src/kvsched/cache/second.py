@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from kvsched.cache import kernel
+from kvsched.cache import operations
 from kvsched.cache.chain import Chain
 from kvsched.cache.columns import LiveColumns
 from kvsched.cache.events import UNREACHABLE, WHY, Announcer
@@ -90,14 +90,14 @@ class SecondTier:
     def hold_below(self, above: Partition, chain: Chain, now: float) -> Found | None:
         """Hold what continues a chain where the first tier ends; None if nothing does."""
         hits, _, _ = above.probe(chain.keys, chain.space, 0)
-        base = int(above.report[kernel.DEEPEST])
+        base = int(above.report[operations.DEEPEST])
         keys = chain.keys[hits:]
         own = self.partition
         # Numbers that are about to be reused are forgotten here too, while they are themselves.
         own.forget(keys, chain.space, base, above.capacity + 1)
         own.probe(keys, chain.space, 0, base=base)
         # What a degraded request is still to write cannot be loaded yet.
-        more = int(own.report[kernel.WAITS])
+        more = int(own.report[operations.WAITS])
         if not more:
             return None
         own.acquire(keys[:more], chain.space, 0, -1, now, own.block_size, base=base)
@@ -128,7 +128,7 @@ class SecondTier:
         space = names.space[node]
         tokens = int(own.live.table.tokens[node])
         own.acquire(key, space, 0, -1, now, tokens, base=parent)
-        hits, stored = int(own.report[kernel.HITS]), int(own.report[kernel.STORED_BLOCKS])
+        hits, stored = int(own.report[operations.HITS]), int(own.report[operations.STORED_BLOCKS])
         # What is lost, or still to be written by a degraded request, is brought all the same.
         fresh = hits + stored > 0 and ready[node] != READY
         self._tell(parent, [node] if fresh else [])
@@ -161,7 +161,7 @@ class SecondTier:
         own = self.partition
         above.forget(keys, chain.space, lease.deepest, own.capacity + 1)
         own.acquire(keys, chain.space, 0, -1, now, chain.last_tokens, base=lease.deepest)
-        count = int(own.report[kernel.HITS]) + int(own.report[kernel.STORED_BLOCKS])
+        count = int(own.report[operations.HITS]) + int(own.report[operations.STORED_BLOCKS])
         self._tell(lease.deepest, [])
         lease._spilled = own.out.nodes[:count].copy()
         return tuple(own.out.blocks[:count].tolist())
@@ -182,8 +182,8 @@ class SecondTier:
         unwritten = np.flatnonzero(ready[nodes] != READY)
         keep = int(unwritten[0]) if len(unwritten) else len(nodes)
         own.fail(nodes, nodes[:0], keep, now)
-        count = int(own.report[kernel.EVICTED])
-        self._tell_removed(own.out.gone[:count].copy(), WHY[kernel.UNCOMPUTED])
+        count = int(own.report[operations.EVICTED])
+        self._tell_removed(own.out.gone[:count].copy(), WHY[operations.UNCOMPUTED])
         # What others kept below something that was never written cannot be reached.
         left = nodes[keep:]
         left = left[own.live.table.resident[left] != 0]
@@ -196,7 +196,7 @@ class SecondTier:
         if not self.told.on:
             return
         out = own.out
-        for at in range(int(own.report[kernel.EVICTED])):
+        for at in range(int(own.report[operations.EVICTED])):
             self._tell_removed(out.gone[at : at + 1], WHY[out.gone_why[at]])
         self._tell_stored(parent, stored)
 
@@ -237,7 +237,7 @@ class SecondTier:
             own = nodes[table.resident[nodes] != 0]
             own = own[np.argsort(-table.depth[own], kind="stable")]
             lost = np.concatenate([below(table, nodes), own])
-            self._tell_removed(lost, WHY[kernel.UNCOMPUTED])
+            self._tell_removed(lost, WHY[operations.UNCOMPUTED])
             ready = self.partition.live.ready
             ready[own] = LOST
             ready[lost[ready[lost] == READY]] = LOST

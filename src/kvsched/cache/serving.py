@@ -278,7 +278,9 @@ class Serving:
                 return Growth(Outcome.REJECT, "a degraded request holds no room to grow")
             now, start = self.now(), lease.tokens // self.block_size
             try:
-                grown = self.blocks.grow(lease, count, ids, hashes, self.leases.values(), now)
+                grown = self.blocks.growth.grow(
+                    lease, count, ids, hashes, self.leases.values(), now
+                )
             except BaseException as error:
                 if not isinstance(error, KvschedError):
                     self.blocks.distrust(lease, start, self.leases.values(), now)

@@ -129,9 +129,9 @@ class Out(NamedTuple):
     gone_blocks: NDArray[np.int32]
     """(C,) the blocks that they had."""
     gone_why: NDArray[np.uint8]
-    """(C,) why: see `kvsched.cache.kernel`."""
+    """(C,) why: see `kvsched.cache.operations`."""
     report: NDArray[np.int64]
-    """(8,) numbers: see `kvsched.cache.kernel`."""
+    """(8,) numbers: see `kvsched.cache.operations`."""
 
 
 def new_names(numbers: int, words: int) -> Names:

@@ -20,6 +20,10 @@ def command(
     jobs: Annotated[
         int, typer.Option("--jobs", min=0, help="Processes that compile; 0: one a core.")
     ] = 0,
+    live: Annotated[
+        bool,
+        typer.Option("--live", help="Also what kvsched.KVCacheScheduler runs under the policies."),
+    ] = False,
 ) -> None:
     """Compile what replays, studies and readers use, so that the first run does not wait.
 
@@ -34,7 +38,7 @@ def command(
         names = [name.strip() for name in policies.split(",") if name.strip()]
     began = time.monotonic()
     with steps() as told:
-        found = warm(names, jobs, told)
+        found = warm(names, jobs, told, live)
     seconds = time.monotonic() - began
     if found.compiled:
         typer.echo(f"{found.compiled} kernels compiled in {seconds:.0f} s.")

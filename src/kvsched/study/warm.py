@@ -163,6 +163,23 @@ def _edit() -> None:
     merge_traces([trace, trace], share_blocks=True)
 
 
+def _restore() -> None:
+    """What restoring a saved cache needs beside its policy's kernel."""
+    from kvsched.cache.restored import _reindex
+    from kvsched.cache.state import new_names
+
+    _reindex(new_names(2, 1), np.zeros(2, np.uint8))
+
+
+def _live(policy: str) -> None:
+    from kvsched.cache import KVCacheScheduler, Request
+
+    made = KVCacheScheduler(4, 16, policy=policy)
+    for first in range(3):
+        with made.acquire(Request(hashes=[first, 9])):
+            pass
+
+
 _SHARED: dict[str, Callable[[], None]] = {
     "reading": _read,
     "generating": _generate,
@@ -170,6 +187,7 @@ _SHARED: dict[str, Callable[[], None]] = {
     "sampling": _sample,
     "engines": _engines,
     "editing": _edit,
+    "restoring": _restore,
 }
 """What is compiled beside the policies."""
 
@@ -182,6 +200,8 @@ def do_job(job: str) -> dict[str, Any]:
     kind, _, name = job.partition(" ")
     if kind in _SHARED:
         _SHARED[kind]()
+    elif kind == LIVE:
+        _live(name)
     elif kind == TOKENS:
         replay(tiny_trace(weighted=True), name, 32)
     else:
@@ -191,6 +211,8 @@ def do_job(job: str) -> dict[str, Any]:
 
 BLOCKS, TOKENS, LIMITS = KINDS = ("blocks", "tokens", "limits")
 """Forms of the loop: nodes count 1, or as they are large, or an engine limits what is hit."""
+LIVE = "live"
+"""The live cache's kernel."""
 
 
 def check_cache() -> Path:
@@ -211,13 +233,18 @@ def check_cache() -> Path:
 
 
 def warm(
-    policies: Sequence[str] | None = None, children: int = 0, report: Report | None = None
+    policies: Sequence[str] | None = None,
+    children: int = 0,
+    report: Report | None = None,
+    live: bool = False,
 ) -> Warmed:
     """Compile ``policies``, all built-in ones if None, and what readers and studies share.
 
+    With ``live`` the kernels of `kvsched.KVCacheScheduler` too, for policies that can run live.
     In ``children`` processes (0: one a core, at most `MOST_CHILDREN`). What the cache has is only
-    loaded. Cost: 1 to 4 s of a core a policy. Raises UsageError for a policy that is not built in
-    or a cache that cannot be written, and KvschedError where something does not compile.
+    loaded. Cost: 1 to 4 s of a core a policy, with ``live`` 10 to 20 s. Raises UsageError for a
+    policy that is not built in or a cache that cannot be written, and KvschedError where something
+    does not compile.
     """
     names = built_in() if policies is None else list(policies)
     for name in names:
@@ -229,6 +256,8 @@ def warm(
     folder = check_cache()
     # The longest first: what is left for the end is short.
     jobs = [f"{kind} {name}" for kind in KINDS for name in reversed(names)]
+    if live:
+        jobs += [f"{LIVE} {name}" for name in names if not find(name).looks_ahead]
     jobs = [*_SHARED, *jobs]
     compiled = 0
     answers = in_children(__name__, jobs, children or min(cores(), MOST_CHILDREN))
