@@ -23,6 +23,7 @@ from kvsched.serve.replicas import Replicas
 from kvsched.serve.result import Simulation
 from kvsched.serve.routing.base import Engines, Routing
 from kvsched.serve.routing.registry import routing_names
+from kvsched.serve.routing.round_robin import RoundRobin
 from kvsched.serve.settings import Settings
 from kvsched.serve.simulate import simulate
 from kvsched.serve.state import ASKED, LOG_RUNNING, LOG_START_S, REJECTED, Arrivals, new_state
@@ -305,6 +306,26 @@ def test_compiled_is_plain() -> None:
         assert same(one, other)
         assert np.array_equal(one.replica, other.replica)
         assert np.array_equal(one.step_replica, other.step_replica)
+
+
+class Looking(RoundRobin):
+    """Round robin over engines that wait for each other."""
+
+    looks = True
+
+
+@given_settings(max_examples=40)
+@given(talks(), settings(), st.sampled_from(HOW), st.sampled_from([None, 40.0]))
+def test_who_does_not_look_need_not_wait(
+    trace: Trace, told: Settings, how: dict[str, Any], horizon: float | None
+) -> None:
+    more: dict[str, Any] = {
+        "cost": COST, "data_parallel_size": 3, "horizon_s": horizon, "compiled": False, **how
+    }  # fmt: skip
+    one = simulate(trace, told, routing=RoundRobin, **more)
+    other = simulate(trace, told, routing=Looking, **more)
+    assert same(one, other)
+    assert np.array_equal(one.replica, other.replica)
 
 
 class Outside(Routing):

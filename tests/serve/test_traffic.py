@@ -124,6 +124,17 @@ def test_a_turn_that_was_rejected_ended_when_it_arrived() -> None:
     assert closed.arrival_s.tolist() == [0, 7, 11, 14, 18]
 
 
+def test_a_rejection_in_the_last_step_brings_the_next_turn() -> None:
+    trace = in_sessions(plain([(1, 3), (90, 3), (1, 3), (90, 3)], [0, 1, 9, 0]), [-1, 0, 0, 0])
+    told = dataclasses.replace(TOLD, num_gpu_blocks=50)
+    more: dict[str, Any] = {"cost": linear_cost(10.0), "sessions": True, "compiled": False}
+    for routing in (None, "round-robin"):
+        found = simulate(trace, told, think_s=2, horizon_s=5, routing=routing, **more)
+        # The second turn comes at 3 s, within the only step, and so does not bring the third.
+        assert found.arrival_s.tolist()[:3] == [0, 1, 3]
+        assert np.isnan(found.arrival_s[3])
+
+
 def test_who_never_had_its_turn_has_no_arrival() -> None:
     found = simulate(
         turns(), TOLD, cost=SECOND, sessions=True, think_s=1, horizon_s=4, compiled=False
@@ -169,6 +180,8 @@ def follows(found: Simulation, told: dict[str, Any], think_s: np.ndarray[Any, An
         ended = found.finished_s[before]
         if found.rejected[before]:
             ended = found.arrival_s[before]
+            if found.horizon_s is not None and ended >= found.horizon_s:
+                ended = math.nan
         expected = ended + think_s[request]
         if np.isnan(expected) != np.isnan(found.arrival_s[request]):
             return False

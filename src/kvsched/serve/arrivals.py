@@ -14,6 +14,7 @@ from kvsched.serve.state import (
     ENDED,
     KNOWN_ARRIVALS,
     NEXT_ARRIVAL,
+    REJECTED,
     TURNS,
     Rules,
     State,
@@ -111,3 +112,14 @@ def turn(state: State, rules: Rules, request: int, now: float) -> None:
     elif rules.closed_loop != 0 and counts[KNOWN_ARRIVALS] < len(arrivals.firsts):
         state.progress.arrival_s[arrivals.firsts[counts[KNOWN_ARRIVALS]]] = now
         counts[KNOWN_ARRIVALS] += 1
+
+
+def turn_rejected(state: State, rules: Rules, until_s: float) -> None:
+    """Bring who comes after requests that were rejected in the last step, or while it ran.
+
+    Called when no step follows; who else arrived meanwhile is left as it is. O(log due) each.
+    """
+    while next_arrival_s(state) < until_s:
+        request = take_arrival(state)
+        if state.progress.status[request] == REJECTED:
+            turn(state, rules, request, float(state.progress.arrival_s[request]))

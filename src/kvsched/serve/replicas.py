@@ -80,6 +80,7 @@ class Replicas:
         self._follows: list[int] = coming.arrivals.follows.tolist()
         self._think_s: list[float] = coming.arrivals.think_s.tolist()
         self._feedback = self._closed or len(self._firsts) < self._requests
+        self._in_step = self._feedback or routing.looks
         self._begun = 0
         self._routed = 0
         self._times: list[float] = coming.arrival_s[coming.arrivals.firsts].tolist()
@@ -105,12 +106,12 @@ class Replicas:
     def waiting(self, engine: int) -> int:
         """Return how many wait at an engine, those that it has not seen included. O(1)."""
         state = self._states[engine]
-        return waiting_count(state) + int(state.counts[DUE])
+        return waiting_count(state) + state.counts.item(DUE)
 
     def kv_usage(self, engine: int) -> float:
         """Return the share of an engine's blocks that requests hold. O(1)."""
         state = self._states[engine]
-        return 1.0 - int(state.counts[FREE_BLOCKS]) / int(state.capacity[0])
+        return 1.0 - state.counts.item(FREE_BLOCKS) / state.capacity.item()
 
     def hit_tokens(self, engine: int, request: int) -> int:
         """Return how many prompt tokens a request would hit there. O(hits)."""
@@ -124,9 +125,10 @@ class Replicas:
         """
         while True:
             at, request = self._next()
-            if self._advance(min(at, horizon_s)):
+            over = at >= horizon_s or request == NONE
+            if (over or self._in_step) and self._advance(min(at, horizon_s)):
                 continue
-            if at >= horizon_s or request == NONE:
+            if over:
                 break
             self._route(at, request)
         self._close(horizon_s)
@@ -177,7 +179,7 @@ class Replicas:
     def _go(self, engine: int, until_s: float) -> None:
         state = self._hooks.advance(engine, self._states[engine], until_s)
         self._states[engine] = state
-        count = int(state.counts[TURNS])
+        count = state.counts.item(TURNS)
         if count:
             state.counts[TURNS] = 0
             self._left[engine] -= count
@@ -187,7 +189,7 @@ class Replicas:
                 if not self._rejected[request]:
                     self._ends[engine].append(end_s)
                     self._ended(request, end_s)
-        self._starts[engine] = float(state.clock[0]) if self._left[engine] else math.inf
+        self._starts[engine] = state.clock.item() if self._left[engine] else math.inf
 
     def _ended(self, request: int, end_s: float) -> None:
         """Say who comes after a request that has ended. O(log R)."""

@@ -16,6 +16,7 @@ from kvsched.policy.base import Policy, Setup
 from kvsched.policy.registry import make
 from kvsched.replay.run import check_capacity
 from kvsched.replay.vllm import FreeList
+from kvsched.serve.arrivals import turn_rejected
 from kvsched.serve.asked import NO_REASON, Asked, prepare
 from kvsched.serve.blocks import hit_blocks
 from kvsched.serve.cost import Cost, StepCost
@@ -249,6 +250,8 @@ def simulate(
         state.progress.status[asked.reason != NO_REASON] = REJECTED
         own = chosen.prepare(asked.trace)
         state = _run(loop, state, rules, own, arrays, horizon, jumps, capacity)
+        if horizon_s is not None:
+            turn_rejected(state, rules, horizon)
         return _result(asked, settings, chosen, evicts, state, horizon_s)
 
     states = [engine(0) for _ in range(data_parallel_size)]

@@ -42,6 +42,9 @@ class Routing:
     name: ClassVar[str] = ""
     source: ClassVar[str] = "user"
     """Engine and version that define it."""
+    looks: ClassVar[bool] = True
+    """Whether it asks about engines. Where it does not, and nobody's end brings an arrival, they
+    need not wait for each other: the same result, sooner."""
 
     def prepare(self, trace: Trace, replicas: int) -> None:
         """Begin a simulation: forget all that was kept."""

@@ -11,6 +11,7 @@ class RoundRobin(Routing):
 
     name = "round-robin"
     source = "common"
+    looks = False
 
     def prepare(self, trace: Trace, replicas: int) -> None:
         """Begin with the first engine."""
