@@ -15,8 +15,9 @@ from serving import in_sessions, plain, same, settings, work
 
 from kvsched.foundation.errors import UsageError
 from kvsched.foundation.jit import bind
+from kvsched.serve import simulate as simulating
 from kvsched.serve.asked import NO_REASON, prepare
-from kvsched.serve.cost import linear_cost
+from kvsched.serve.cost import Cost, linear_cost
 from kvsched.serve.loop import DONE, run_steps
 from kvsched.serve.orders.fcfs import FCFS
 from kvsched.serve.replicas import Replicas
@@ -26,7 +27,16 @@ from kvsched.serve.routing.registry import routing_names
 from kvsched.serve.routing.round_robin import RoundRobin
 from kvsched.serve.settings import Settings
 from kvsched.serve.simulate import simulate
-from kvsched.serve.state import ASKED, LOG_RUNNING, LOG_START_S, REJECTED, Arrivals, new_state
+from kvsched.serve.state import (
+    ASKED,
+    LOG_RUNNING,
+    LOG_START_S,
+    REJECTED,
+    Arrivals,
+    Rules,
+    State,
+    new_state,
+)
 from kvsched.trace.model import Trace
 
 COST = linear_cost(1.0, 0.01, 0.0001, 0.000001)
@@ -227,7 +237,12 @@ def not_at_all(self: Any, until_s: float) -> bool:
 RIGHT = Replicas._advance
 
 
-@pytest.mark.parametrize("broken", [too_far, not_at_all])
+def never_ends(state: State, rules: Rules, cost: Cost, until_s: float) -> float:
+    """Nobody ends before the horizon."""
+    return until_s
+
+
+@pytest.mark.parametrize("broken", [too_far, not_at_all, never_ends])
 def test_the_checks_of_replicas_can_fail(broken: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     trace = plain([(1, 9), (2, 30), (1, 5), (3, 12), (1, 7)] * 4, [0, 2, 3, 1, 9] * 4)
 
@@ -238,7 +253,10 @@ def test_the_checks_of_replicas_can_fail(broken: Any, monkeypatch: pytest.Monkey
         return is_alone(found, TOLD, trace) and follows(found, how) and sees_what_is_so(found)
 
     assert all(holds(how) for how in ({}, {"concurrency": 3}))
-    monkeypatch.setattr(Replicas, "_advance", broken)
+    if broken is never_ends:
+        monkeypatch.setattr(simulating, "clear_until_s", broken)
+    else:
+        monkeypatch.setattr(Replicas, "_advance", broken)
     assert not all(holds(how) for how in ({}, {"concurrency": 3}))
 
 

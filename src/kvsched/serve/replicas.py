@@ -46,6 +46,8 @@ class Hooks(NamedTuple):
     advance: Callable[[int, State, float], State]
     """Run an engine until its next step would start at that time or later, or it has to stop."""
     hit_blocks: Callable[[State, int, int], int]
+    clear_until_s: Callable[[State, float], float]
+    """A time before which no step starts in which somebody can end, if nobody arrives."""
 
 
 def for_replica(first: State, state: State) -> State:
@@ -95,6 +97,10 @@ class Replicas:
         self._left = [0] * engines
         self._given = [0] * engines
         self._starts = [math.inf] * engines
+        """When the next step of each starts."""
+        self._clear = [math.inf] * engines
+        """A time, not before that, before which no step starts in which somebody can end."""
+        self._horizon_s = math.inf
         self._turned = False
         self.replica: Int32s = np.full(self._requests, NONE, np.int32)
         for state in states:
@@ -123,6 +129,7 @@ class Replicas:
         O(N) an arrival, beside the engines' own. Raises what the engines do, and UsageError for an
         engine that does not exist.
         """
+        self._horizon_s = horizon_s
         while True:
             at, request = self._next()
             over = at >= horizon_s or request == NONE
@@ -156,25 +163,27 @@ class Replicas:
     def _advance(self, until_s: float) -> bool:
         """Let all steps be made that start before ``until_s``; True where an end came before it.
 
-        Where an end brings an arrival, an engine passes no start of another's step.
+        Where an end brings an arrival, no engine makes a step that starts later than one in which
+        somebody can end elsewhere.
         """
-        starts = self._starts
-        if not self._feedback:
-            for engine, start in enumerate(starts):
-                if start < until_s:
-                    self._go(engine, until_s)
-            return False
-        while True:
-            start = min(starts)
+        starts, clear = self._starts, self._clear
+        while self._feedback:
+            least = min(clear)
+            engine = clear.index(least)
+            start = starts[engine]
             if start >= until_s:
-                return False
-            engine = starts.index(start)
-            starts[engine] = math.inf
-            bound = max(min(starts), math.nextafter(start, math.inf))
+                break
+            clear[engine] = math.inf
+            bound = max(min(clear), math.nextafter(start, math.inf))
+            clear[engine] = least
             self._go(engine, min(until_s, bound))
             if self._turned:
                 self._turned = False
                 return True
+        for engine, start in enumerate(starts):
+            if start < until_s:
+                self._go(engine, until_s)
+        return False
 
     def _go(self, engine: int, until_s: float) -> None:
         state = self._hooks.advance(engine, self._states[engine], until_s)
@@ -189,7 +198,12 @@ class Replicas:
                 if not self._rejected[request]:
                     self._ends[engine].append(end_s)
                     self._ended(request, end_s)
-        self._starts[engine] = state.clock.item() if self._left[engine] else math.inf
+        start = state.clock.item() if self._left[engine] else math.inf
+        self._starts[engine] = start
+        if self._feedback and self._clear[engine] <= start:
+            self._clear[engine] = start
+            if start < math.inf and len(self) > 1:
+                self._clear[engine] = self._hooks.clear_until_s(state, self._horizon_s)
 
     def _ended(self, request: int, end_s: float) -> None:
         """Say who comes after a request that has ended. O(log R)."""
@@ -228,6 +242,7 @@ class Replicas:
             self.outstanding[chosen] += 1
         if self._starts[chosen] == math.inf:
             self._starts[chosen] = max(float(state.clock[0]), at)
+        self._clear[chosen] = self._starts[chosen]
         self._routed += 1
         if self._routed == self._requests:
             for own, given in zip(self._states, self._given, strict=True):

@@ -20,6 +20,7 @@ from kvsched.serve.arrivals import turn_rejected
 from kvsched.serve.asked import NO_REASON, Asked, prepare
 from kvsched.serve.blocks import hit_blocks
 from kvsched.serve.cost import Cost, StepCost
+from kvsched.serve.jump import clear_until_s
 from kvsched.serve.loop import (
     DONE,
     HORIZON,
@@ -266,9 +267,15 @@ def simulate(
     look_up: Any = hit_blocks if evicts is None else MEMORY["hit_blocks"]
     hits = bind(look_up, None, compiled)
     hits = entry_point(hits, (states[0], 0, trace.block_size))
+    clear = bind(clear_until_s, cost.bound(), compiled)
+    clear = entry_point(clear, (states[0], rules, arrays, horizon))
+
+    def clear_until(state: State, until_s: float) -> float:
+        return clear(state, rules, arrays, until_s)
+
     routes = make_routing("least-loaded" if routing is None else routing)
     routes.prepare(asked.trace, data_parallel_size)
-    replicas = Replicas(states, rules, coming, routes, Hooks(advance, hits))
+    replicas = Replicas(states, rules, coming, routes, Hooks(advance, hits, clear_until))
     state, step_replica = merge(replicas.run(horizon))
     found = _result(asked, settings, chosen, evicts, state, horizon_s)
     return dataclasses.replace(
