@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from kvsched import KVCacheScheduler
 from kvsched.cache import Lease, Outcome, Request, TierSettings
-from kvsched.foundation.errors import UsageError
+from kvsched.foundation.errors import KvschedError, UsageError
 
 
 def held(cache: KVCacheScheduler, tokens: range, **how: object) -> Lease:
@@ -117,3 +119,33 @@ def test_a_cache_is_saved_once_its_moves_were_taken(tmp_path: Path) -> None:
     again = KVCacheScheduler.restore(tmp_path / "cache", queue_moves=True)
     again.release(held(again, range(100, 116)))
     assert [move.kind for move in again.take_moves()] == ["offload"] * 4
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda made: made.acquire(None), "a Request is needed, not NoneType"),
+        (lambda made: made.lookup("prefix"), "a Request is needed, not str"),
+        (lambda made: made.pin(None, "me"), "a Request or a Lease is needed"),
+        (lambda made: made.acquire_all(None), "acquire_all takes requests"),
+        (lambda made: made.acquire_all([Request(hashes=[1]), None]), "a Request is needed"),
+        (lambda made: made.cancel(None), "a Ticket is needed, not NoneType"),
+        (lambda made: made.withdraw("ticket"), "a Ticket is needed, not str"),
+        (lambda made: made.unpin("nobody"), "'nobody' owns no pin"),
+        (lambda made: made.unpin(None), "a Pin or its owner's name is needed"),
+        (lambda made: made.uncarried(None), "uncarried takes the moves"),
+        (lambda made: made.metrics_text({"a": "\ud800"}), "label a is no text"),
+        (lambda made: made.save("a\0b"), "no file can have that name"),
+        (lambda made: made.restore("a\0b"), "cannot be a file's name"),
+        (lambda _made: TierSettings(capacity_blocks=3, policy="nope"), "unknown policy nope"),
+    ],
+)
+def test_calls_that_make_no_sense_are_refused(
+    call: Callable[[KVCacheScheduler], Any], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KVSCHED_COMPILED", "0")
+    made = KVCacheScheduler(8, block_size=4)
+    with pytest.raises(KvschedError, match=said):
+        call(made)
+    made.check()
+    assert (made.leases, made.cached_blocks) == ({}, 0)

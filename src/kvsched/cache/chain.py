@@ -53,8 +53,10 @@ class ChainMaker:
     def make(self, request: Request) -> Chain:
         """Return the chain of a request, made once. O(tokens) where token ids are hashed.
 
-        Raises UsageError for hashes that do not fit the tokens.
+        Raises UsageError for what is no request, and for hashes that do not fit the tokens.
         """
+        if not isinstance(request, Request):
+            raise UsageError(f"a Request is needed, not {type(request).__name__}")
         if isinstance(request._made, tuple) and request._made[0] is self:
             made: Chain = request._made[1]
             return made

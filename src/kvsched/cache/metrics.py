@@ -81,11 +81,13 @@ def exported(counters: Counters, gauges: dict[str, float]) -> dict[str, float]:
 def exposition(metrics: dict[str, float], labels: dict[str, str]) -> str:
     """Return metrics in Prometheus's text format, each with its type.
 
-    Raises UsageError for a name of a label that the format has not.
+    Raises UsageError for a name or a value of a label that the format has not.
     """
-    for name in labels:
+    for name, value in labels.items():
         if not _LABEL.fullmatch(name) or name.startswith("__"):
             raise UsageError(f"Prometheus has no label {name!r}: letters, digits and _ alone")
+        if any("\ud800" <= letter <= "\udfff" for letter in value):
+            raise UsageError(f"label {name} is no text: {value!r}")
     inner = ",".join(f'{name}="{_escaped(value)}"' for name, value in labels.items())
     marked = f"{{{inner}}}" if inner else ""
     lines = []

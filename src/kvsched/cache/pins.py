@@ -54,6 +54,8 @@ class Pins:
             raise UsageError(f"a pin's owner must be text, not {owner!r}")
         if isinstance(what, Lease):
             home, nodes, tenant = what._home, what._nodes, what.tenant
+        elif not isinstance(what, Request):
+            raise UsageError(f"a Request or a Lease is needed, not {type(what).__name__}")
         else:
             tenant = what.tenant
             home = self.store.home_of(tenant)
@@ -84,11 +86,15 @@ class Pins:
     def remove(self, what: Pin | str) -> list[Pin]:
         """Take a pin, or all of an owner's, off the list: `BlockManager.unpin` ends each.
 
-        Raises UsageError for one that is not held.
+        Raises UsageError for one that is not held, and for an owner without a pin.
         """
         ended: Iterable[Pin]
         if isinstance(what, str):
             ended = [pin for pin in self.held.values() if pin.owner == what]
+            if not ended:
+                raise UsageError(f"{what!r} owns no pin")
+        elif not isinstance(what, Pin):
+            raise UsageError(f"a Pin or its owner's name is needed, not {type(what).__name__}")
         elif self.held.get(what.number) is not what:
             raise UsageError(f"pin {what.number} of {what.owner!r} is not held")
         else:

@@ -195,5 +195,7 @@ def _read(path: Path) -> bytes:
             return MAGIC + stream.read()
     except OSError as error:
         raise InputError(str(path), f"cannot be read ({error.strerror})") from error
+    except ValueError as error:
+        raise InputError(repr(str(path)), f"cannot be a file's name ({error})") from error
     except MemoryError as error:
         raise KvschedError(f"{path}: does not fit into memory") from error

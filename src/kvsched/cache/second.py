@@ -44,6 +44,7 @@ class TierSettings:
             raise UsageError(f"capacity_blocks must be from 1 to 2^31 - 1, not {blocks!r}")
         if self.write not in ("back", "through"):
             raise UsageError(f"write must be back or through, not {self.write!r}")
+        make(self.policy)
 
     @property
     def made(self) -> Policy:

@@ -137,8 +137,6 @@ class Serving:
         fill. O(blocks + blocks that leave). Raises UsageError for a request that makes no sense,
         with nothing changed, and what ``carry`` raises, with the lease released.
         """
-        if not isinstance(request, Request):
-            raise UsageError(f"acquire takes a Request, not {type(request).__name__}")
         with self.lock:
             try:
                 admission, settled = self.gate.decide(request, self.now())
@@ -164,6 +162,8 @@ class Serving:
         Raises UsageError before anything changes if one of them makes no sense, and what ``carry``
         or a policy raises, with all of them released or taken out of the waiting list.
         """
+        if not isinstance(requests, Iterable):
+            raise UsageError(f"acquire_all takes requests, not {type(requests).__name__}")
         every = list(requests)
         with self.lock:
             for request in every:
@@ -180,6 +180,7 @@ class Serving:
 
     def withdraw(self, ticket: Ticket) -> None:
         """Take a request out of the waiting list; release its lease if its turn has come."""
+        _check_ticket(ticket)
         if not ticket.cancel():
             ticket.when_settled(self._withdraw)
 
@@ -240,6 +241,7 @@ class Serving:
 
         Those that it held up are then admitted as far as they fit.
         """
+        _check_ticket(ticket)
         with self.lock:
             removed = self.gate.remove(ticket)
             settled = self._pumped() if removed else []
@@ -410,8 +412,11 @@ class Serving:
 
         For whoever carries by itself. Release with ``failed`` the lease that they came with.
         """
+        failed = list(moves) if isinstance(moves, Iterable) else [moves]
+        if not all(isinstance(move, Move) for move in failed):
+            raise UsageError("uncarried takes the moves that were not carried")
         with self.lock:
-            self.blocks.departures.discard(moves, self.last_now)
+            self.blocks.departures.discard(failed, self.last_now)
 
     def _carried(self, lease: Lease, batch: Batch | None) -> None:
         try:
@@ -452,6 +457,11 @@ def _check_lease(lease: object) -> None:
     if not isinstance(lease, Lease):
         more = ": it is in its `lease`" if isinstance(lease, Admission) else ""
         raise UsageError(f"a Lease is needed, not {type(lease).__name__}{more}")
+
+
+def _check_ticket(ticket: object) -> None:
+    if not isinstance(ticket, Ticket):
+        raise UsageError(f"a Ticket is needed, not {type(ticket).__name__}")
 
 
 def _ids(tokens: Any) -> list[int]:

@@ -21,6 +21,8 @@ def whole_file(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
     KvschedError where the disk gives out on the way.
     """
     target = Path(path)
+    if "\0" in str(target):
+        raise UsageError(f"{str(target)!r}: no file can have that name")
     try:
         handle, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
     except OSError as error:
