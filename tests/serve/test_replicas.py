@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from factory import make_trace
 from hypothesis import given
 from hypothesis import settings as given_settings
 from hypothesis import strategies as st
@@ -15,6 +16,7 @@ from serving import in_sessions, plain, same, settings, work
 
 from kvsched.foundation.errors import UsageError
 from kvsched.foundation.jit import bind
+from kvsched.policy.registry import built_in
 from kvsched.serve import simulate as simulating
 from kvsched.serve.asked import NO_REASON, prepare
 from kvsched.serve.cost import Cost, linear_cost
@@ -344,6 +346,31 @@ def test_who_does_not_look_need_not_wait(
     other = simulate(trace, told, routing=Looking, **more)
     assert same(one, other)
     assert np.array_equal(one.replica, other.replica)
+
+
+@pytest.mark.parametrize("policy", [name for name in built_in() if not name.startswith("opt")])
+def test_replicas_share_nothing_of_a_policy(policy: str) -> None:
+    # The same requests once, and twice, so that each of two engines gets all of them.
+    rng = np.random.default_rng(3)
+    paths = [tuple(10 * root + block for block in range(3)) for root in rng.integers(0, 6, 24)]
+    gaps = rng.integers(0, 60, 24).tolist()
+    once = make_trace(paths, gaps, [5] * 24)
+    pairs = [path for path in paths for _ in range(2)]
+    twice = make_trace(pairs, [gap for each in gaps for gap in (each, 0)], [5] * 48)
+    assert once.turn is not None
+    twice = dataclasses.replace(twice, turn=once.turn.repeat(2))
+    told = Settings(num_gpu_blocks=11, max_num_seqs=8, max_num_batched_tokens=64)
+    more: dict[str, Any] = {"cost": SECOND, "policy": policy, "compiled": False}
+    engine = simulate(once, told, **more)
+    pair = simulate(twice, told, data_parallel_size=2, routing="round-robin", **more)
+    for name in COLUMNS:
+        for which in (0, 1):
+            assert np.array_equal(getattr(pair, name)[which::2], getattr(engine, name)), name
+    assert (
+        0
+        < engine.hit_tokens.sum()
+        < simulate(once, dataclasses.replace(told, num_gpu_blocks=99), **more).hit_tokens.sum()
+    )
 
 
 class Outside(Routing):
