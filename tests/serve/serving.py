@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from kvsched.serve.result import Simulation
 from kvsched.serve.settings import Settings
-from kvsched.trace.model import Trace
+from kvsched.trace.model import Labels, Trace
 
 COLUMNS = (
     "status",
@@ -63,6 +63,8 @@ def same(one: Simulation, other: Simulation) -> bool:
     """Whether two results are equal to the last bit, but for steps that were jumped."""
     for name in COLUMNS:
         mine, its = getattr(one, name), getattr(other, name)
+        if mine is None and its is None:
+            continue
         if not np.array_equal(mine, its, equal_nan=mine.dtype.kind == "f"):
             return False
     return one.summary() == other.summary()
@@ -74,3 +76,9 @@ def plain(lengths: list[tuple[int, int]], gaps: list[int] | None = None, **more:
     trace = make_trace(paths, gaps or [0] * len(lengths), [0] * len(lengths))
     outputs = np.array([output for _, output in lengths], np.int64)
     return dataclasses.replace(trace, output_tokens=outputs, **more)
+
+
+def in_sessions(trace: Trace, codes: list[int]) -> Trace:
+    """Return the trace with the session of each request, -1 for none."""
+    names = tuple(f"s{code}" for code in range(max(codes, default=-1) + 1))
+    return dataclasses.replace(trace, session=Labels(np.array(codes, np.int32), names))

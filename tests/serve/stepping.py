@@ -16,11 +16,11 @@ from kvsched.serve.admission import (
 )
 from kvsched.serve.asked import DEADLINE, NO_REASON, QUEUE_FULL, QUEUE_TOKENS, WAITED, prepare
 from kvsched.serve.cost import StepCost
+from kvsched.serve.engine import bound_loop, find_eviction, memory_of
 from kvsched.serve.loop import DONE, MORE
 from kvsched.serve.orders.fcfs import FCFS
 from kvsched.serve.result import Simulation
 from kvsched.serve.settings import Settings
-from kvsched.serve.simulate import _eviction, _memory, bound_loop
 from kvsched.serve.state import (
     ADMITTED_NOW,
     FREE_BLOCKS,
@@ -62,12 +62,12 @@ class Stepping:
         policy: str | None = None,
     ) -> None:
         asked = prepare(trace, told)
-        chosen = _eviction(policy, trace)
+        chosen = find_eviction(policy, trace)
         self.told = told
         self.admission = admission
         self.rules = told.rules(16, closed_loop=False)
         self.capacity = told.num_gpu_blocks
-        memory = _memory(asked, chosen, told)
+        memory = memory_of(asked, chosen, told)
         arrivals = trace.time_s - trace.time_s[0]
         nodes = asked.held.trace.nodes
         self.state: State = new_state(

@@ -19,10 +19,11 @@ from kvsched.policy.registry import built_in
 from kvsched.replay.vllm import FreeList
 from kvsched.serve.asked import NO_REASON, prepare
 from kvsched.serve.cost import StepCost, linear_cost
+from kvsched.serve.engine import bound_loop, find_eviction, memory_of
 from kvsched.serve.loop import DONE
 from kvsched.serve.orders.fcfs import FCFS
 from kvsched.serve.settings import Settings
-from kvsched.serve.simulate import _eviction, _memory, bound_loop, simulate
+from kvsched.serve.simulate import simulate
 from kvsched.serve.state import FREE_BLOCKS, PRIVATE, REJECTED, RESIDENT, State, new_state
 from kvsched.trace.model import Trace
 
@@ -101,9 +102,9 @@ def check_memory(state: State, capacity: int) -> None:
 @given(trace=work(), told=settings())
 def test_memory_is_sound_after_every_step(policy: str, trace: Trace, told: Settings) -> None:
     asked = prepare(trace, told)
-    chosen = _eviction(policy, trace)
+    chosen = find_eviction(policy, trace)
     rules = told.rules(16, closed_loop=False)
-    memory = _memory(asked, chosen, told)
+    memory = memory_of(asked, chosen, told)
     capacity = told.num_gpu_blocks
     arrivals = trace.time_s - trace.time_s[0]
     state = new_state(asked.work, arrivals, len(trace), 0, capacity, rules, **memory)

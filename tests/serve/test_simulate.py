@@ -24,11 +24,11 @@ from kvsched.serve.asked import (
     prepare,
 )
 from kvsched.serve.cost import StepCost, linear_cost
+from kvsched.serve.engine import LivelockError, StalledError
 from kvsched.serve.orders.base import QueueOrder
 from kvsched.serve.orders.priority import Priority
 from kvsched.serve.result import Simulation
 from kvsched.serve.settings import Settings, device_defaults
-from kvsched.serve.simulate import LivelockError, StalledError
 from kvsched.serve.state import (
     LOG_FREE,
     LOG_RUNNING,

@@ -15,12 +15,15 @@ from kvsched.serve.hooks import (
     grow_batch,
     is_paused,
     moves,
+    next_decision_s,
     on_ran,
     step_seconds,
     watches,
 )
 from kvsched.serve.state import (
     ADMITTED_NOW,
+    CHUNKS,
+    DUE,
     FREE_BLOCKS,
     JUMPED,
     LOG_CONTEXT,
@@ -207,3 +210,34 @@ def jump(state: State, rules: Rules, own: Any, cost: Cost, most_steps: int, unti
         if watches:
             on_ran(state, own, int(request), passed)
     return passed
+
+
+def clear_until_s(state: State, rules: Rules, cost: Cost, until_s: float) -> float:
+    """Return a time before which no step starts in which a request can end, if nobody arrives.
+
+    That is known while all decode, nobody waits and blocks are plenty: the times are a jump's, to
+    the last bit. Otherwise it is when the next step starts. O(running + steps before ``until_s``).
+    """
+    counts = state.counts
+    now = float(state.clock[0])
+    running = int(counts[RUNNING_COUNT])
+    if running == 0 or running > rules.max_num_batched_tokens or counts[CHUNKS] != 0:
+        return now
+    if waiting_count(state) > 0 or counts[DUE] > 0:
+        return now
+    # In so many steps nobody takes more blocks than its share of those that are free.
+    enough = int(counts[FREE_BLOCKS]) // running * rules.block_size
+    most = min(_steps_at_most(state), enough)
+    # Nobody is turned away before that.
+    until_s = min(until_s, max(now, next_decision_s(state)))
+    clear_batch(state.batch)
+    for at in range(running):
+        before = int(state.progress.computed[state.running[at]])
+        add_to_batch(state.batch, 1, before, cost.window, cost.decode_threshold)
+    passed = 0
+    while passed < most and now < until_s:
+        if passed > 0:
+            grow_batch(state.batch, _below(state, cost.window, passed))
+        now = now + step_seconds(cost.coefficients, state.batch)
+        passed += 1
+    return now

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from kvsched.kernel.heap import SIZE, heap_peek, heap_push, heap_remove
 from kvsched.kernel.table import NONE
+from kvsched.serve.arrivals import next_arrival_s, take_arrival, turn
 from kvsched.serve.blocks import free_blocks
 from kvsched.serve.cost import Cost
 from kvsched.serve.hooks import (
@@ -31,14 +30,13 @@ from kvsched.serve.schedule import BAD_PLACE, prefill_cap, schedule_running, sch
 from kvsched.serve.state import (
     ADMITTED_NOW,
     ARRIVED,
+    ASKED,
     CHUNKS,
     EMPTY_STEPS,
     ENDED,
     FAULT,
     FINISHED,
-    KNOWN_ARRIVALS,
     LOGGED,
-    NEXT_ARRIVAL,
     PATIENCE,
     PREEMPTED_NOW,
     RAN,
@@ -47,14 +45,18 @@ from kvsched.serve.state import (
     RUNNING,
     RUNNING_COUNT,
     STEPS,
+    STOPS,
     TOKEN_STEP,
     TOKENS,
+    TURNS,
     WAITING,
     Rules,
     State,
     waiting_count,
 )
 
+GOING = -1
+"""A step can follow."""
 DONE = 0
 """Every request has ended."""
 MORE = 1
@@ -71,15 +73,8 @@ NO_VICTIM = 6
 """A policy named no evictable node where a block had to leave."""
 LIVELOCK = 7
 """Requests preempt each other without end, and none gains a token: see `is_stuck`."""
-
-
-def _turn(state: State, rules: Rules, now: float) -> None:
-    """A request has ended; in a closed loop the next one arrives."""
-    counts = state.counts
-    counts[ENDED] += 1
-    if rules.closed_loop != 0 and counts[KNOWN_ARRIVALS] < len(state.work.prompt):
-        state.progress.arrival_s[counts[KNOWN_ARRIVALS]] = now
-        counts[KNOWN_ARRIVALS] += 1
+TURNED = 9
+"""A request has ended, and somebody else says who comes next."""
 
 
 def _turn_away(state: State, rules: Rules, request: int, now: float) -> None:
@@ -87,14 +82,7 @@ def _turn_away(state: State, rules: Rules, request: int, now: float) -> None:
     heap_remove(state.waiting, request)
     state.progress.status[request] = REJECTED
     state.counts[REFUSED] = 0
-    _turn(state, rules, now)
-
-
-def _next_arrival_s(state: State) -> float:
-    at = state.counts[NEXT_ARRIVAL]
-    if at < state.counts[KNOWN_ARRIVALS]:
-        return float(state.progress.arrival_s[at])
-    return float(np.inf)
+    turn(state, rules, request, now)
 
 
 def _arrive(state: State, rules: Rules, own: Any, now: float) -> None:
@@ -102,16 +90,15 @@ def _arrive(state: State, rules: Rules, own: Any, now: float) -> None:
     progress = state.progress
     counts = state.counts
     while True:
-        if not _next_arrival_s(state) <= now:
+        if not next_arrival_s(state) <= now:
             late = overdue(state, now)
             if late == NONE:
                 return
             _turn_away(state, rules, late, now)
             continue
-        request = int(counts[NEXT_ARRIVAL])
-        counts[NEXT_ARRIVAL] += 1
+        request = take_arrival(state)
         if progress.status[request] == REJECTED:
-            _turn(state, rules, float(progress.arrival_s[request]))
+            turn(state, rules, request, float(progress.arrival_s[request]))
             continue
         progress.status[request] = WAITING
         progress.tokens[request] = state.work.prompt[request]
@@ -184,7 +171,7 @@ def _finish(state: State, rules: Rules, own: Any, end: float) -> None:
                 progress.finished_s[request] = end
                 progress.status[request] = FINISHED
                 free_blocks(state, request)
-                _turn(state, rules, end)
+                turn(state, rules, request, end)
                 counts[REFUSED] = 0
                 continue
         left = progress.tokens[request] - progress.computed[request]
@@ -211,7 +198,7 @@ def is_stuck(state: State) -> bool:
     if without <= counts[PATIENCE]:
         return False
     tokens = 0
-    for request in range(counts[NEXT_ARRIVAL]):
+    for request in range(len(progress.status)):
         status = progress.status[request]
         if status == RUNNING or (status == WAITING and progress.preemptions[request] > 0):
             tokens += int(progress.tokens[request])
@@ -270,6 +257,20 @@ def _step(state: State, rules: Rules, own: Any, cost: Cost, now: float) -> int:
     return MORE
 
 
+def _stopped(state: State, last: int) -> int:
+    """Return why no step can follow, `GOING` where one can. O(1)."""
+    counts = state.counts
+    if counts[ENDED] == counts[ASKED]:
+        return DONE
+    if counts[STOPS] != 0 and counts[TURNS] > 0:
+        return TURNED
+    if counts[STEPS] >= last:
+        return MORE
+    if 0 < len(state.log) <= counts[LOGGED]:
+        return LOG_FULL
+    return GOING
+
+
 def run_steps(
     state: State,
     rules: Rules,
@@ -287,23 +288,22 @@ def run_steps(
     counts = state.counts
     last = counts[STEPS] + most_steps
     while True:
-        if counts[ENDED] == len(state.work.prompt):
-            return DONE
-        if counts[STEPS] >= last:
-            return MORE
-        if 0 < len(state.log) <= counts[LOGGED]:
-            return LOG_FULL
+        stopped = _stopped(state, last)
+        if stopped != GOING:
+            return stopped
         if counts[RUNNING_COUNT] == 0 and waiting_count(state) == 0:
             # A request that was rejected may be all that is left.
-            state.clock[0] = max(state.clock[0], min(_next_arrival_s(state), horizon_s))
+            state.clock[0] = max(state.clock[0], min(next_arrival_s(state), horizon_s))
         now = float(state.clock[0])
         if now >= horizon_s:
             return HORIZON
         _arrive(state, rules, own, now)
         if counts[RUNNING_COUNT] == 0 and waiting_count(state) == 0:
             continue
+        if counts[STOPS] != 0 and counts[TURNS] > 0:
+            continue
         if jumps and counts[CHUNKS] == 0 and counts[RUNNING_COUNT] > 0:
-            until = min(_next_arrival_s(state), horizon_s, next_decision_s(state))
+            until = min(next_arrival_s(state), horizon_s, next_decision_s(state))
             passed = jump(state, rules, own, cost, int(last - counts[STEPS]), until)
             if counts[FAULT] != 0:
                 return NO_VICTIM

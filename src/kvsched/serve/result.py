@@ -13,6 +13,7 @@ from kvsched.policy.base import Policy
 from kvsched.serve.admission import PAUSED_STEPS, AdmissionSettings, Gate
 from kvsched.serve.asked import NO_REASON, REASONS
 from kvsched.serve.orders.base import QueueOrder
+from kvsched.serve.routing.base import Routing
 from kvsched.serve.settings import Settings
 from kvsched.serve.state import (
     EMPTY_STEPS,
@@ -25,6 +26,7 @@ from kvsched.serve.state import (
     STEPS,
     TOKENS,
     Float64s,
+    Int32s,
     Int64s,
 )
 from kvsched.serve.swap import BACK, OUT, PEAK, REFUSALS, SWAPS, SwapSettings, Tier
@@ -64,7 +66,15 @@ class Simulation:
     """When the last step ended."""
     horizon_s: float | None
     step_log: Float64s | None
-    """(steps, LOG_COLUMNS) one row a step, where it was asked for."""
+    """(steps, LOG_COLUMNS) one row a step, where it was asked for; of all replicas by start."""
+    routing: Routing | None = None
+    """Who said which replica a request goes to; None with one engine."""
+    replicas: int = 1
+    """Engines that served."""
+    replica: Int32s | None = None
+    """(R,) the engine of each request, from 0, -1 where it had not arrived; None with one."""
+    step_replica: Int32s | None = None
+    """(steps,) the engine of each row of the step log; None with one."""
     admission: AdmissionSettings | None = None
     swap: SwapSettings | None = None
     recomputed_tokens: int = 0

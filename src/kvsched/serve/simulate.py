@@ -4,199 +4,43 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
-from kvsched.foundation.errors import KvschedError, UsageError
-from kvsched.foundation.jit import bind, compilation_enabled
-from kvsched.kernel.heap import heap_peek
-from kvsched.kernel.table import empty_table
-from kvsched.policy.base import Policy, Setup
-from kvsched.policy.registry import make
+from kvsched.foundation.errors import UsageError
+from kvsched.foundation.jit import bind, compilation_enabled, entry_point
+from kvsched.policy.base import Policy
 from kvsched.replay.run import check_capacity
-from kvsched.replay.vllm import FreeList
-from kvsched.serve.admission import ADMISSION, AdmissionSettings
-from kvsched.serve.asked import NO_REASON, Asked, prepare
-from kvsched.serve.cost import Cost, StepCost
-from kvsched.serve.loop import (
-    DONE,
-    HORIZON,
-    LIVELOCK,
-    LOG_FULL,
-    MISPLACED,
-    MORE,
-    NO_VICTIM,
-    STALLED,
-    run_steps,
-)
+from kvsched.serve.admission import AdmissionSettings
+from kvsched.serve.arrivals import turn_rejected
+from kvsched.serve.asked import NO_REASON, prepare
+from kvsched.serve.blocks import hit_blocks
+from kvsched.serve.cost import StepCost
+from kvsched.serve.engine import AT_ONCE, Engines, advance, find_eviction
+from kvsched.serve.jump import clear_until_s
 from kvsched.serve.nodes import MEMORY
 from kvsched.serve.orders.base import QueueOrder
 from kvsched.serve.orders.registry import make_order
+from kvsched.serve.replicas import Hooks, Replicas, for_replica
 from kvsched.serve.result import Simulation
+from kvsched.serve.routing.base import Routing
+from kvsched.serve.routing.registry import make_routing
 from kvsched.serve.settings import Settings
 from kvsched.serve.state import (
     COUNTS,
-    FAULT,
     FINISHED,
-    FREE_BLOCKS,
-    KNOWN_ARRIVALS,
-    LOG_COLUMNS,
     LOGGED,
     NEVER_S,
     RECOMPUTED,
     REJECTED,
     RUNNING,
-    RUNNING_COUNT,
-    STEPS,
-    TOKEN_STEP,
     Float64s,
-    Rules,
     State,
-    new_state,
-    waiting_count,
 )
-from kvsched.serve.swap import SWAP, SwapSettings
+from kvsched.serve.swap import SwapSettings
+from kvsched.serve.traffic import Traffic, plan
 from kvsched.trace.model import Trace
-
-AT_ONCE = 1 << 18
-"""Steps between two looks at whether somebody has interrupted."""
-ROWS = 1 << 12
-"""Rows that the step log begins with."""
-
-
-class StalledError(KvschedError):
-    """Nobody runs, somebody waits, and no later step would admit anyone."""
-
-
-class LivelockError(KvschedError):
-    """Requests preempt each other without end: no later step would give one a token."""
-
-
-_loops: dict[tuple[Any, ...], Callable[..., int]] = {}
-
-
-def bound_loop(
-    order: type[QueueOrder],
-    cost: StepCost,
-    policy: Policy | None,
-    compiled: bool,
-    more: Mapping[str, Any] | None = None,
-) -> Callable[..., int]:
-    """Return the loop with an order's hooks, a step's cost and a policy's hooks in it.
-
-    Bound once a process. Without a policy the memory is vLLM's block pool. ``more`` are the names
-    of `ADMISSION` and `SWAP` where they are used.
-    """
-    names = {**order.hooks(), **cost.bound(), **(more or {})}
-    how = (order, *cost.bound().values(), None if policy is None else type(policy), compiled)
-    how += tuple((more or {}).values())
-    if policy is not None:
-        names |= {**MEMORY, **policy.hooks()}
-    if how not in _loops:
-        _loops[how] = bind(run_steps, names, compiled)
-    return _loops[how]
-
-
-def _eviction(policy: str | Policy | type[Policy] | None, trace: Trace) -> Policy | None:
-    """Return who decides what leaves; None for vLLM's own free list."""
-    if policy is None or policy in (FreeList, FreeList.name) or isinstance(policy, FreeList):
-        return None
-    chosen = make(policy).live_form()
-    chosen.check(trace)
-    return chosen
-
-
-def _memory(asked: Asked, policy: Policy | None, settings: Settings) -> dict[str, Any]:
-    """Return what `new_state` needs for the memory: blocks, or a policy's arrays over nodes."""
-    held = asked.held.trace
-    if policy is None:
-        # No more blocks are ever used than are asked for: with as many nobody is preempted.
-        return {"blocks": min(settings.num_gpu_blocks, max(held.references, 1))}
-    setup = Setup(
-        held.nodes,
-        settings.num_gpu_blocks,
-        held.block_size,
-        held,
-        hit_limit=asked.work.limit,
-    )
-    table = empty_table(held.parent, held.depth, held.tokens)
-    return {"table": table, "policy": policy.prepare(setup)}
-
-
-def _arrivals(trace: Trace, speedup: float, concurrency: int | None) -> tuple[Float64s, int]:
-    """Return (R,) arrivals, and how many of them are known at the start."""
-    if concurrency is None:
-        if not (math.isfinite(speedup) and speedup > 0):
-            raise UsageError(f"speedup must be above 0, not {speedup:g}")
-        return (trace.time_s - trace.time_s[0]) / speedup, len(trace)
-    if isinstance(concurrency, bool) or not isinstance(concurrency, int) or concurrency < 1:
-        raise UsageError(f"concurrency must be a whole number of at least 1, not {concurrency!r}")
-    return np.zeros(len(trace)), min(concurrency, len(trace))
-
-
-def _run(
-    loop: Callable[..., int],
-    state: State,
-    rules: Rules,
-    own: Any,
-    cost: Cost,
-    horizon: float,
-    jumps: bool,
-    capacity: int,
-) -> State:
-    """Run to the end; return the state, whose step log may have grown."""
-    while True:
-        status = int(loop(state, rules, own, cost, AT_ONCE, horizon, jumps))
-        if status in (DONE, HORIZON):
-            return state
-        if status == LOG_FULL:
-            more = np.zeros((len(state.log), LOG_COLUMNS))
-            state = state._replace(log=np.concatenate([state.log, more]))
-        elif status == STALLED:
-            raise StalledError(_stalled(state, capacity))
-        elif status == LIVELOCK:
-            raise LivelockError(_livelocked(state, capacity))
-        elif status == MISPLACED:
-            raise UsageError("the order named a place in the running list that does not exist")
-        elif status == NO_VICTIM:
-            request = int(state.counts[FAULT]) - 1
-            raise UsageError(
-                f"the policy's victim for request {request} (from 0) is no evictable node: return "
-                "a resident leaf that nobody holds"
-            )
-        elif status != MORE:
-            raise AssertionError(f"the loop ended with {status}")
-
-
-def _stalled(state: State, capacity: int) -> str:
-    waiting = waiting_count(state)
-    head = heap_peek(state.waiting)
-    return (
-        f"stalled after {int(state.counts[STEPS]):,} steps, at {state.clock[0]:.6g} s: "
-        f"{waiting:,} requests wait and none can be admitted; first is request {head} (from 0) "
-        f"with {int(state.progress.tokens[head]):,} tokens, {int(state.counts[FREE_BLOCKS]):,} of "
-        f"{capacity:,} blocks are free, {int(state.counts[RUNNING_COUNT]):,} run"
-    )
-
-
-def _livelocked(state: State, capacity: int) -> str:
-    counts = state.counts
-    running = state.running[: counts[RUNNING_COUNT]]
-    shown = ", ".join(
-        f"{request} ({int(state.progress.computed[request]):,} of "
-        f"{int(state.progress.tokens[request]):,} tokens computed, preempted "
-        f"{int(state.progress.preemptions[request]):,} times)"
-        for request in running[:3]
-    )
-    return (
-        f"livelock after {int(counts[STEPS]):,} steps, at {state.clock[0]:.6g} s: requests preempt "
-        f"each other, and none has gained a token for {int(counts[STEPS] - counts[TOKEN_STEP]):,} "
-        f"steps; {len(running):,} run: {shown}{' …' if len(running) > 3 else ''}; "
-        f"{waiting_count(state):,} wait, {int(counts[FREE_BLOCKS]):,} of {capacity:,} blocks are "
-        "free. Give the order a tie break, or the engine more blocks"
-    )
 
 
 def simulate(
@@ -209,16 +53,27 @@ def simulate(
     admission: AdmissionSettings | None = None,
     swap: SwapSettings | None = None,
     speedup: float = 1.0,
+    rate: float | None = None,
+    burstiness: float = 1.0,
+    seed: int = 0,
     concurrency: int | None = None,
+    sessions: bool = False,
+    think_s: float | None = None,
+    data_parallel_size: int = 1,
+    routing: str | Routing | type[Routing] | None = None,
     horizon_s: float | None = None,
     step_log: bool = False,
     jumps: bool = True,
     compiled: bool | None = None,
 ) -> Simulation:
-    """Serve ``trace`` with one engine, step by step, as vLLM v1's scheduler does.
+    """Serve ``trace`` step by step, as vLLM v1's scheduler does.
 
-    Requests arrive at the trace's times over ``speedup``, or, with a ``concurrency``, each when
-    one before it has ended. ``cost`` gives the seconds of a step (`kvsched.serve.cost`).
+    Requests arrive at the trace's times over ``speedup``; or at a ``rate`` with its ``burstiness``
+    and ``seed``; or, with a ``concurrency``, each when one before it has ended. With ``sessions``
+    a later turn waits for the answer before it, and thinks (`kvsched.serve.traffic.Traffic`).
+    ``data_parallel_size`` engines, each with ``settings``, share the requests as ``routing`` says
+    (`kvsched.serve.routing`), None as vLLM does.
+    ``cost`` gives the seconds of a step (`kvsched.serve.cost`).
     ``policy`` decides which cached block leaves, None as vLLM's free list. ``admission`` limits who
     waits and who is admitted; a preempted request is computed again, or with ``swap`` moved to a
     second tier and back.
@@ -226,39 +81,79 @@ def simulate(
     step. ``jumps=False`` makes every step by itself: the same result, later.
 
     What can never fit is rejected before the run. Cost: O(running) a step, and O(1) a block that
-    moves. Memory: 16 bytes a block of every request, and 20 a node. Raises UsageError for
-    settings that cannot be, StalledError or LivelockError where the engine would never go on.
+    moves. Memory: 16 bytes a block of every request, and 20 a node and an engine. Raises
+    UsageError for settings that cannot be, StalledError or LivelockError where an engine would
+    never go on.
     """
     chosen = make_order(order)
     missing = [name for name in chosen.needs if getattr(trace, name, None) is None]
     if missing:
         raise UsageError(f"order {chosen.name} needs a column of the trace: {', '.join(missing)}")
-    capacity = check_capacity(settings.num_gpu_blocks)
+    check_capacity(settings.num_gpu_blocks)
     if horizon_s is not None and not horizon_s > 0:
         raise UsageError(f"the horizon must be above 0 s, not {horizon_s:g}")
+    traffic = Traffic(speedup, rate, burstiness, seed, concurrency, sessions, think_s)
     asked = prepare(trace, settings)
-    arrival_s, known = _arrivals(trace, speedup, concurrency)
-    rules = settings.rules(trace.block_size, closed_loop=concurrency is not None)
-    rows = ROWS if step_log else 0
-    evicts = _eviction(policy, trace)
-    memory = _memory(asked, evicts, settings)
-    nodes = asked.held.trace.nodes
-    state = new_state(asked.work, arrival_s, known, nodes, capacity, rules, rows, **memory)
-    state.progress.status[asked.reason != NO_REASON] = REJECTED
-    compiled = compilation_enabled() if compiled is None else compiled
-    more: dict[str, Any] = {}
-    if admission is not None:
-        more |= ADMISSION
-        state = state._replace(gate=admission.gate(asked.trace, capacity))
-    if swap is not None:
-        more |= SWAP
-        state = state._replace(tier=swap.tier(len(trace), trace.block_size))
-    loop = bound_loop(type(chosen), cost, evicts, compiled, more)
+    coming = plan(trace, traffic)
+    rules = settings.rules(trace.block_size, closed_loop=traffic.closed_loop)
+    engines = Engines(
+        asked, coming, settings, rules, chosen, cost, find_eviction(policy, trace), admission, swap,
+        step_log, jumps, compilation_enabled() if compiled is None else compiled,
+    )  # fmt: skip
     horizon = np.inf if horizon_s is None else float(horizon_s)
-    own = chosen.prepare(asked.trace)
-    state = _run(loop, state, rules, own, cost.arrays(), horizon, jumps, capacity)
-    found = _result(asked, settings, chosen, evicts, state, horizon_s)
-    return dataclasses.replace(found, admission=admission, swap=swap)
+    if _check_replicas(data_parallel_size) == 1 and routing is None:
+        found = _result(engines, _alone(engines, horizon), horizon_s)
+    else:
+        routes = make_routing("least-loaded" if routing is None else routing)
+        state, replicas = _together(engines, data_parallel_size, routes, horizon)
+        found = dataclasses.replace(
+            _result(engines, state, horizon_s), routing=routes, replicas=data_parallel_size,
+            replica=replicas.replica, step_replica=replicas.step_replica if step_log else None,
+        )  # fmt: skip
+    return found
+
+
+def _alone(engines: Engines, horizon_s: float) -> State:
+    """Run one engine."""
+    state = engines.new(engines.coming.known)
+    state.progress.status[engines.asked.reason != NO_REASON] = REJECTED
+    own = engines.order.prepare(engines.asked.trace)
+    cost = engines.cost.arrays()
+    state = advance(engines.loop, state, engines.rules, own, cost, horizon_s, engines.jumps)
+    if math.isfinite(horizon_s):
+        turn_rejected(state, engines.rules, horizon_s)
+    return state
+
+
+def _together(
+    engines: Engines, count: int, routing: Routing, horizon_s: float
+) -> tuple[State, Replicas]:
+    """Run several engines; return one state with all that they did."""
+    trace, rules, jumps = engines.asked.trace, engines.rules, engines.jumps
+    states = [engines.new(0) for _ in range(count)]
+    states[0].progress.status[engines.asked.reason != NO_REASON] = REJECTED
+    states = [for_replica(states[0], state) for state in states]
+    owns = [engines.order.prepare(trace) for _ in states]
+    cost = engines.cost.arrays()
+    like = (states[0], rules, owns[0], cost, AT_ONCE, horizon_s, jumps)
+    loop = entry_point(engines.loop, like)
+
+    def go(engine: int, state: State, until_s: float) -> State:
+        return advance(loop, state, rules, owns[engine], cost, until_s, jumps)
+
+    look_up: Any = hit_blocks if engines.policy is None else MEMORY["hit_blocks"]
+    hits = bind(look_up, None, engines.compiled)
+    hits = entry_point(hits, (states[0], 0, trace.block_size))
+    clear = bind(clear_until_s, {**engines.cost.bound(), **engines.more}, engines.compiled)
+    clear = entry_point(clear, (states[0], rules, cost, horizon_s))
+
+    def clear_until(state: State, until_s: float) -> float:
+        return clear(state, rules, cost, until_s)
+
+    routing.prepare(trace, count)
+    hooks = Hooks(go, hits, clear_until)
+    replicas = Replicas(states, rules, engines.coming, routing, hooks)
+    return replicas.run(horizon_s), replicas
 
 
 def _last_recomputed(state: State) -> int:
@@ -269,29 +164,28 @@ def _last_recomputed(state: State) -> int:
     return int(np.maximum(again[ran], 0).sum())
 
 
-def _result(
-    asked: Asked,
-    settings: Settings,
-    order: QueueOrder,
-    policy: Policy | None,
-    state: State,
-    horizon_s: float | None,
-) -> Simulation:
+def _check_replicas(count: object) -> int:
+    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+        raise UsageError(f"data_parallel_size must be a whole number of at least 1, not {count!r}")
+    return count
+
+
+def _result(engines: Engines, state: State, horizon_s: float | None) -> Simulation:
     progress = state.progress
+    asked = engines.asked
 
     def moments(column: Float64s) -> Float64s:
         return np.where(column == NEVER_S, np.nan, column)
 
-    arrived = np.arange(len(asked.trace)) < state.counts[KNOWN_ARRIVALS]
     counts = state.counts[:COUNTS].copy()
     return Simulation(
         trace=asked.trace,
-        settings=settings,
-        order=order,
-        policy=policy,
+        settings=engines.settings,
+        order=engines.order,
+        policy=engines.policy,
         status=progress.status,
         reason=asked.reason if state.gate is None else asked.reason | state.gate.reason,
-        arrival_s=np.where(arrived, progress.arrival_s, np.nan),
+        arrival_s=moments(progress.arrival_s),
         scheduled_s=moments(progress.scheduled_s),
         first_token_s=moments(progress.first_token_s),
         finished_s=moments(progress.finished_s),
@@ -303,6 +197,8 @@ def _result(
         horizon_s=horizon_s,
         step_log=state.log[: counts[LOGGED]].copy() if len(state.log) else None,
         recomputed_tokens=int(counts[RECOMPUTED]) + _last_recomputed(state),
+        admission=engines.admission,
+        swap=engines.swap,
         gate=state.gate,
         tier=state.tier,
     )

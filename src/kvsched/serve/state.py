@@ -34,9 +34,9 @@ NEVER_S = -1.0
 RUNNING_COUNT = 0
 FREE_BLOCKS = 1
 NEXT_ARRIVAL = 2
-"""The first request that has not arrived."""
+"""The first place in `Arrivals.firsts` that has not arrived."""
 KNOWN_ARRIVALS = 3
-"""Requests whose arrival is known: all, or in a closed loop those that had their turn."""
+"""Places there whose arrival is known: all, or in a closed loop those that had their turn."""
 FIRST_TIE = 4
 """The smallest tie given to a request that goes back to the head of the queue."""
 ARRIVED = 5
@@ -78,7 +78,15 @@ PATIENCE = 25
 """Steps in which nobody gains a token that pass as no livelock, as far as they are known."""
 RECOMPUTED = 26
 """Tokens of those computed that a request had computed before it was last preempted."""
-COUNTS = 27
+DUE = 27
+"""Rows of `Arrivals.due`."""
+ASKED = 28
+"""Requests that the engine is to end: all, or with replicas those that are its own."""
+TURNS = 29
+"""Rows of `Arrivals.ended`."""
+STOPS = 30
+"""1 where the loop stops as soon as a request has ended."""
+COUNTS = 31
 
 BATCH = 10
 """Sums that a step's time may depend on."""
@@ -128,6 +136,23 @@ class Work(NamedTuple):
     """(R,) blocks that get a hash when they are full."""
 
 
+class Arrivals(NamedTuple):
+    """Who arrives when. Times are `Progress.arrival_s`."""
+
+    firsts: Int32s
+    """(F,) requests that arrive by themselves, in order."""
+    follows: Int32s
+    """(R,) the next turn of the same session, NONE where none."""
+    think_s: Float64s
+    """(R,) seconds from the end of the turn before to its arrival."""
+    due: Int32s
+    """(D,) a heap by (arrival, number) of others whose arrival is known."""
+    ended: Int32s
+    """(E,) requests that ended, where there are replicas; of length 0 else."""
+    ended_s: Float64s
+    """(E,) when they did."""
+
+
 class Progress(NamedTuple):
     """How far each request is, and what has happened to it. (R,) each."""
 
@@ -164,6 +189,7 @@ class State(NamedTuple):
     """All of a simulated engine."""
 
     work: Work
+    arrivals: Arrivals
     progress: Progress
     counts: Int64s
     """(COUNTS,) single numbers, by the names above."""
@@ -240,6 +266,18 @@ def new_progress(arrival_s: Float64s) -> Progress:
     )
 
 
+def _by_themselves(requests: int) -> Arrivals:
+    """Return the arrivals of requests that are turns of no session. O(R)."""
+    return Arrivals(
+        firsts=np.arange(requests, dtype=np.int32),
+        follows=np.full(requests, NONE, np.int32),
+        think_s=np.zeros(requests),
+        due=np.zeros(0, np.int32),
+        ended=np.zeros(0, np.int32),
+        ended_s=np.zeros(0),
+    )
+
+
 def new_state(
     work: Work,
     arrival_s: Float64s,
@@ -251,10 +289,12 @@ def new_state(
     blocks: int | None = None,
     table: Table | None = None,
     policy: Any = None,
+    arrivals: Arrivals | None = None,
 ) -> State:
     """Return an engine without a request. O(R + B + N + C).
 
-    ``nodes`` are those of ``work.chains``; the first ``known_arrivals`` of ``arrival_s`` hold.
+    ``nodes`` are those of ``work.chains``; the first ``known_arrivals`` that arrive by themselves
+    have theirs in ``arrival_s``. Without ``arrivals`` all do, in order.
     The first ``blocks`` of the capacity are kept in memory: as many as are ever used, or more.
     With a ``table`` and a ``policy``'s arrays there is no pool.
     """
@@ -267,10 +307,12 @@ def new_state(
     counts = np.zeros(COUNTS, np.int64)
     counts[FREE_BLOCKS] = capacity
     counts[KNOWN_ARRIVALS] = known_arrivals
+    counts[ASKED] = requests
     counts[CURRENT] = NONE
     lists = [np.zeros(seats, np.int32) for _ in range(6)]
     return State(
         work=work,
+        arrivals=_by_themselves(requests) if arrivals is None else arrivals,
         progress=new_progress(arrival_s),
         counts=counts,
         clock=np.zeros(1),

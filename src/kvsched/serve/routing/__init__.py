@@ -1,0 +1,1 @@
+"""Which replica a request goes to: one file a routing."""
