@@ -92,7 +92,8 @@ class ByName(Generic[T]):
         values: dict[str, float | str] = {}
         while len(parts) > 1 and "=" in parts[-1]:
             name, _, text = parts.pop().partition("=")
-            name = name.replace("-", "_")
+            # A name with a dot has a name of the trace in it, which stays as it is.
+            name = name if "." in name else name.replace("-", "_")
             if name in values:
                 raise UsageError(f"{self.kind} {what}: {name} is given twice")
             try:

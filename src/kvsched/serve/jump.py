@@ -14,6 +14,7 @@ from kvsched.serve.hooks import (
     grow_batch,
     moves,
     on_ran,
+    picks,
     step_seconds,
     watches,
 )
@@ -144,7 +145,7 @@ def jump(state: State, rules: Rules, own: Any, cost: Cost, most_steps: int, unti
     running = int(counts[RUNNING_COUNT])
     still = False
     if waiting_count(state) > 0 and running < rules.max_num_seqs:
-        if counts[REFUSED] == 0 or moves:
+        if counts[REFUSED] == 0 or moves or picks:
             return 0
         still = True
     most = min(most_steps, _steps_at_most(state))
@@ -195,8 +196,8 @@ def jump(state: State, rules: Rules, own: Any, cost: Cost, most_steps: int, unti
         request = state.running[at]
         state.ran[at] = request
         state.ran_tokens[at] = 1
-        progress.computed[request] += passed
-        progress.tokens[request] += passed
         if watches:
             on_ran(state, own, int(request), passed)
+        progress.computed[request] += passed
+        progress.tokens[request] += passed
     return passed

@@ -12,16 +12,24 @@ from kvsched.serve.blocks import free_blocks
 from kvsched.serve.cost import Cost
 from kvsched.serve.hooks import (
     add_to_batch,
+    before_admission,
     clear_batch,
     idle_seconds,
     moves,
+    on_queued,
     on_ran,
     queue_key,
     step_seconds,
     watches,
 )
 from kvsched.serve.jump import jump, write_row
-from kvsched.serve.schedule import BAD_PLACE, prefill_cap, schedule_running, schedule_waiting
+from kvsched.serve.schedule import (
+    BAD_PLACE,
+    can_admit,
+    prefill_cap,
+    schedule_running,
+    schedule_waiting,
+)
 from kvsched.serve.state import (
     ADMITTED_NOW,
     ARRIVED,
@@ -60,6 +68,8 @@ MISPLACED = 5
 """An order named a place in the running list that does not exist."""
 NO_VICTIM = 6
 """A policy named no evictable node where a block had to leave."""
+MISQUEUED = 7
+"""An order named a request that does not wait."""
 
 
 def _turn(state: State, rules: Rules, now: float) -> None:
@@ -92,15 +102,18 @@ def _arrive(state: State, rules: Rules, own: Any, now: float) -> None:
         progress.tokens[request] = state.work.prompt[request]
         progress.tie[request] = counts[ARRIVED]
         counts[ARRIVED] += 1
+        if watches:
+            on_queued(state, own, request, now)
         key = queue_key(state, own, request, now)
         heap_push(state.waiting, request, key, progress.tie[request])
         counts[REFUSED] = 0
 
 
 def _order_anew(state: State, own: Any, now: float) -> None:
-    """Ask all keys again. O(W log W); the preempted go by their arrival as others do."""
+    """Ask all keys again; ties stay as they are. O(W) keys, and O(W) for the heap."""
     if heap_peek(state.waiting) == NONE:
         return
+    before_admission(state, own, now)
     count = int(state.waiting.counts[SIZE])
     # `preempted` is free before the step; the heap's own rows hold the rest of who waits.
     rows = state.waiting.entries
@@ -179,9 +192,10 @@ def _step(state: State, rules: Rules, own: Any, cost: Cost, now: float) -> int:
     budget = schedule_running(state, rules, own, rules.max_num_batched_tokens, cap, now)
     if budget == BAD_PLACE:
         return MISPLACED
-    if moves:
+    if moves and can_admit(state, rules, budget):
         _order_anew(state, own, now)
-    schedule_waiting(state, rules, budget, cap, now)
+    if schedule_waiting(state, rules, own, budget, cap, now) == BAD_PLACE:
+        return MISQUEUED
     tokens = 0
     ran = 0
     context = 0

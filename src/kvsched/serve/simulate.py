@@ -23,6 +23,7 @@ from kvsched.serve.loop import (
     HORIZON,
     LOG_FULL,
     MISPLACED,
+    MISQUEUED,
     MORE,
     NO_VICTIM,
     STALLED,
@@ -140,6 +141,8 @@ def _run(
             raise StalledError(_stalled(state, capacity))
         elif status == MISPLACED:
             raise UsageError("the order named a place in the running list that does not exist")
+        elif status == MISQUEUED:
+            raise UsageError("the order named a request that does not wait")
         elif status == NO_VICTIM:
             request = int(state.counts[FAULT]) - 1
             raise UsageError(
@@ -188,9 +191,7 @@ def simulate(
     settings that cannot be, StalledError where the engine would never go on.
     """
     chosen = make_order(order)
-    missing = [name for name in chosen.needs if getattr(trace, name, None) is None]
-    if missing:
-        raise UsageError(f"order {chosen.name} needs a column of the trace: {', '.join(missing)}")
+    chosen.check(trace)
     capacity = check_capacity(settings.num_gpu_blocks)
     if horizon_s is not None and not horizon_s > 0:
         raise UsageError(f"the horizon must be above 0 s, not {horizon_s:g}")
