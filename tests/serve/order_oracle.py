@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -50,7 +49,6 @@ class Oracle:
 
     def arrives(self, state: State, request: int) -> None:
         """A request waits for the first time."""
-
 
     def follow(self, state: State) -> None:
         status = state.progress.status
@@ -120,9 +118,7 @@ class LPM(InPlace):
         if len(self.queue) > self.order.values["longest"]:
             return
         later = self.later(state)
-        self.queue.sort(
-            key=lambda r: float("inf") if r in later else float(-self.hits(state, r))
-        )
+        self.queue.sort(key=lambda r: float("inf") if r in later else float(-self.hits(state, r)))
 
 
 class SPF(InPlace):
@@ -293,8 +289,3 @@ def follow(
         if status == DONE:
             return order_of
     raise AssertionError("it does not end")
-
-
-def first_times(requests: Sequence[int]) -> list[int]:
-    """Return each request once, at its first place."""
-    return list(dict.fromkeys(requests))
