@@ -14,6 +14,7 @@ from hypothesis import settings as given_settings
 from hypothesis import strategies as st
 from order_oracle import ORACLES, follow
 from serving import plain, same, settings, work
+from test_orders_can_fail import crowded
 from test_simulate import check
 
 from kvsched.serve.cost import linear_cost
@@ -90,6 +91,23 @@ def test_nothing_is_lost_and_jumps_change_nothing(
     check(jumped, concurrency)
     if horizon is None:
         assert jumped.summary()["unfinished"] == 0
+
+
+class Hasty(TenantFair):
+    """A tenant's turn may come while steps are jumped over, and it does not say so."""
+
+    picks = False
+
+
+def test_a_jump_over_an_admission_is_noticed() -> None:
+    more: dict[str, Any] = {"cost": COST, "step_log": True, "compiled": False}
+    for order, expected in ((TenantFair, True), (Hasty, False)):
+        equal = True
+        for seed in range(20):
+            trace, told = crowded(seed)
+            jumped = simulate(trace, told, order=order, **more)
+            equal &= same(jumped, simulate(trace, told, order=order, jumps=False, **more))
+        assert equal is expected
 
 
 ONE = Settings(num_gpu_blocks=100, max_num_seqs=1, max_num_batched_tokens=200)
