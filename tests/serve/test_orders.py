@@ -257,7 +257,7 @@ def better_and_better(count: int = 60) -> Trace:
 POOR = 21
 
 
-@pytest.mark.parametrize("name", ["spf", "lpm", "decode-order:waited=0"])
+@pytest.mark.parametrize("name", ["spf", "lpm", "decode-order:waited=0", "priority"])
 def test_who_may_starve(name: str) -> None:
     asks = better_and_better()
     assert order_of(asks, name)[-1] == POOR, "as long as better ones come"
@@ -287,13 +287,25 @@ def test_waiting_bounds_who_overtakes(trace: Trace, told: Settings) -> None:
     assert overtaken(found.arrival_s, found.scheduled_s, span) == 0
 
 
+@given_settings(max_examples=60)
+@given(asked(), settings())
+def test_the_spread_of_deadlines_bounds_who_overtakes(trace: Trace, told: Settings) -> None:
+    found = simulate(trace, told, cost=COST, order="edf:ttft_s=20", compiled=False)
+    # Times from -5 to 60 seconds.
+    assert overtaken(found.arrival_s, found.scheduled_s, 65) == 0
+
+
 def overtaken(arrival_s: Any, scheduled_s: Any, bound_s: float) -> int:
     """Return the pairs of which the later by more than ``bound_s`` was admitted before."""
     late = arrival_s[:, None] + bound_s + 1e-5 < arrival_s[None, :]
     return int((late & (scheduled_s[:, None] > scheduled_s[None, :])).sum())
 
 
-def test_the_bound_can_fail() -> None:
+def test_the_bounds_can_fail() -> None:
+    due = dataclasses.replace(plain([(1, 30)] * 3, [0, 0, 10]), deadline_s=np.array([0, 60, 5.0]))
+    found = simulate(due, ONE, cost=COST, order="edf", compiled=False)
+    assert overtaken(found.arrival_s, found.scheduled_s, 65) == 0
+    assert overtaken(found.arrival_s, found.scheduled_s, 9) == 1
     asks = better_and_better()
     more: dict[str, Any] = {"cost": COST, "compiled": False}
     found = simulate(asks, ONE, order="decode-order", **more)

@@ -1,6 +1,7 @@
 """What an order of requests is: a name, what it needs, and hooks.
 
-To add one, copy `priority.py`, and add a line to `registry.py`; or name a class of your own.
+To add one, copy `priority.py`, and add a line to `registry.py`; or name a class of your own
+(docs/orders.md).
 """
 
 from __future__ import annotations
