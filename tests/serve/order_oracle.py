@@ -148,7 +148,8 @@ class ByScore(Oracle):
             r: score(
                 {
                     "phase": "prefill",
-                    "cached": self.hits(state, r) / int(state.work.prompt[r]),
+                    # What hits of an answer, after a preemption, is no share of the prompt.
+                    "cached": min(1.0, self.hits(state, r) / int(state.work.prompt[r])),
                     "priority": 0 if priority is None else int(priority[r]),
                     "arrival_s": float(state.progress.arrival_s[r]),
                 },
