@@ -69,10 +69,11 @@ class DecodeOrder(QueueOrder):
     """Requests by 2 for a decode, cached share, priority, and 0.1 a second of waiting.
 
     score = decode · [it decodes] + cached · (hit tokens / prompt tokens, now, at most 1) + priority
-    · priority + waited · (now - arrival), the highest first, ties by arrival. Whoever waits has a prompt to
-    compute, again after a preemption, so the term of the phase is 0 in the queue; among the running
-    the engine lets all go on, and the term keeps those that decode from being preempted before
-    those that compute their prompt. The lowest score is preempted, and waits by its own score.
+    · priority + waited · (now - arrival), the highest first, ties by arrival. Whoever waits has a
+    prompt to compute, again after a preemption, so the term of the phase is 0 in the queue; among
+    the running the engine lets all go on, and the term keeps those that decode from being
+    preempted before those that compute their prompt. The lowest score is preempted, and waits by
+    its own score.
 
     Nobody starves: one that arrives later than another by more than (cached + priority · the
     greatest difference of priorities) / waited seconds never goes before it. With ``waited=0`` a
