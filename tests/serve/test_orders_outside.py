@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from serving import plain
 from test_orders import order_of
 
 from kvsched.foundation.errors import UsageError
+from kvsched.serve.orders import tenant_fair
 from kvsched.serve.orders.base import HOOKS, QueueOrder
 from kvsched.serve.orders.registry import find_order, make_order, order_names
 from kvsched.serve.orders.tenant_fair import TenantFair
@@ -106,6 +108,35 @@ def test_a_file_that_is_no_order(tmp_path: Path) -> None:
     ):
         with pytest.raises(UsageError, match=said):
             make_order(f"{path}:{name}")
+
+
+@pytest.mark.parametrize("gone", range(4))
+def test_who_is_turned_away_leaves_the_queue(gone: int) -> None:
+    codes = Labels(np.array([0, 0, 1, 0], np.int32), ("a", "b"))
+    asks = dataclasses.replace(plain([(1, 5)] * 4), tenant=codes)
+    nothing = np.zeros(4, np.int64)
+    progress = SimpleNamespace(
+        preemptions=nothing, tie=np.arange(4), computed=nothing, tokens=np.full(4, 16)
+    )
+    state: Any = SimpleNamespace(progress=progress, work=SimpleNamespace(prompt=np.full(4, 16)))
+    for name, expected in (("tenant-fair", [0, 2, 1, 3]), ("lpm", [0, 1, 2, 3])):
+        order = find_order(name)
+        own = order().prepare(asks)
+        for request in range(4):
+            order.on_queued(state, own, request, 0.0)
+        order.on_left(state, own, gone, 0.0)
+        served = []
+        for _ in range(3):
+            head = int(own.queue[own.counts[0]]) if name == "lpm" else -1
+            head = order.next_waiting(state, own, 0.0) if name == "tenant-fair" else head
+            served.append(head)
+            order.on_admitted(state, own, head, 0.0)
+        assert sorted(served) == [request for request in range(4) if request != gone]
+        if gone == 3:
+            assert served == expected[:3]
+        if name == "tenant-fair":
+            assert order.next_waiting(state, own, 0.0) == -1
+            assert own.counter.sum() == 3 * 16 * tenant_fair.UNIT, "who left is not charged"
 
 
 class Astray(QueueOrder):

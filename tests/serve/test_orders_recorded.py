@@ -42,7 +42,7 @@ def state_of(row: dict[str, Any], size: int) -> tuple[Any, Any]:
     prompt = np.array([length for _, length in row["requests"]])
     state = SimpleNamespace(
         work=SimpleNamespace(prompt=prompt, starts=np.array(starts), chains=np.array(chains)),
-        progress=SimpleNamespace(tokens=prompt.copy()),
+        progress=SimpleNamespace(tokens=prompt.copy(), computed=np.zeros(len(prompt), np.int64)),
         matched=np.zeros(len(prompt), np.int64),
     )
 

@@ -25,7 +25,7 @@ can admit one."""
 picks = False
 """Whether `next_waiting` says who is admitted next; keys then mean nothing."""
 watches = False
-"""Whether `on_queued`, `on_admitted` and `on_ran` are called."""
+"""Whether `on_queued`, `on_admitted`, `on_left` and `on_ran` are called."""
 
 
 def on_queued(state: State, own: Any, request: int, now: float) -> None:
@@ -34,6 +34,10 @@ def on_queued(state: State, own: Any, request: int, now: float) -> None:
 
 def on_admitted(state: State, own: Any, request: int, now: float) -> None:
     """A request that waited runs from now on: ``progress.computed`` is what it hit."""
+
+
+def on_left(state: State, own: Any, request: int, now: float) -> None:
+    """A request that waited is turned away, and never runs again."""
 
 
 def on_ran(state: State, own: Any, request: int, tokens: int) -> None:

@@ -68,7 +68,7 @@ MISPLACED = 5
 """An order named a place in the running list that does not exist."""
 NO_VICTIM = 6
 """A policy named no evictable node where a block had to leave."""
-MISQUEUED = 7
+MISQUEUED = 8
 """An order named a request that does not wait."""
 
 

@@ -34,6 +34,7 @@ class QueueOrder:
     preempted_place: ClassVar[Any] = staticmethod(hooks.preempted_place)
     on_queued: ClassVar[Any] = staticmethod(hooks.on_queued)
     on_admitted: ClassVar[Any] = staticmethod(hooks.on_admitted)
+    on_left: ClassVar[Any] = staticmethod(hooks.on_left)
     on_ran: ClassVar[Any] = staticmethod(hooks.on_ran)
     before_admission: ClassVar[Any] = staticmethod(hooks.before_admission)
     next_waiting: ClassVar[Any] = staticmethod(hooks.next_waiting)
@@ -78,6 +79,7 @@ HOOKS = (
     "preempted_place",
     "on_queued",
     "on_admitted",
+    "on_left",
     "on_ran",
     "before_admission",
     "next_waiting",

@@ -31,7 +31,8 @@ def before_admission(state: State, own: Any, now: float) -> None:
     look_up(state, own)
     for at in range(own.counts[FIRST], own.counts[END]):
         request = own.queue[at]
-        left = max(int(state.progress.tokens[request]) - int(own.hits[request]), 1)
+        there = max(int(own.hits[request]), int(state.progress.computed[request]))
+        left = max(int(state.progress.tokens[request]) - there, 1)
         own.rank[request] = left + (BEHIND if own.later[request] != 0 else 0)
         own.tie[request] = own.entry[request]
     sort_by_rank(own)
@@ -64,6 +65,7 @@ class ShortestPrefill(QueueOrder):
     queue_key = staticmethod(queue_key)
     on_queued = staticmethod(on_queued)
     on_admitted = staticmethod(on_admitted)
+    on_left = staticmethod(on_admitted)
     before_admission = staticmethod(before_admission)
 
     def prepare(self, trace: Trace) -> SortedQueue:

@@ -95,8 +95,7 @@ def next_waiting(state: State, own: Any, now: float) -> int:
     return best
 
 
-def on_admitted(state: State, own: Any, request: int, now: float) -> None:
-    """Take a request out of the queue, and charge what is left of its prompt. O(1)."""
+def _unlink(own: Any, request: int) -> None:
     tenant = own.tenant[request]
     ahead, behind = own.ahead[request], own.behind[request]
     if ahead == NONE:
@@ -108,6 +107,17 @@ def on_admitted(state: State, own: Any, request: int, now: float) -> None:
     else:
         own.ahead[behind] = ahead
     own.last_left[0] = tenant
+
+
+def on_left(state: State, own: Any, request: int, now: float) -> None:
+    """Take a request out of its tenant's queue. O(1)."""
+    _unlink(own, request)
+
+
+def on_admitted(state: State, own: Any, request: int, now: float) -> None:
+    """Take a request out of the queue, and charge what is left of its prompt. O(1)."""
+    _unlink(own, request)
+    tenant = own.tenant[request]
     reached = max(int(own.reached[request]), int(state.progress.computed[request]))
     prompt = max(int(state.work.prompt[request]) - reached, 0)
     own.counter[tenant] += prompt * own.prompt_price[tenant]
@@ -154,6 +164,7 @@ class TenantFair(QueueOrder):
     watches = True
     on_queued = staticmethod(on_queued)
     on_admitted = staticmethod(on_admitted)
+    on_left = staticmethod(on_left)
     on_ran = staticmethod(on_ran)
     next_waiting = staticmethod(next_waiting)
 
