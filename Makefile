@@ -95,6 +95,10 @@ parity-sglang:
 	for file in build/parity/sglang/*.gz; do \
 		gunzip -c $$file > $$file.new && \
 		gunzip -c tests/replay/recordings/$$(basename $$file) | cmp - $$file.new || exit 1; done
+	mkdir -p build/parity/orders
+	.parity/sglang/bin/python -W ignore tools/parity/sglang_order_record.py build/parity/orders
+	gunzip -c build/parity/orders/sglang-orders.jsonl.gz > build/parity/orders/new
+	gunzip -c tests/serve/recordings/sglang-orders.jsonl.gz | cmp - build/parity/orders/new
 	PYTHONPATH=src .parity/sglang/bin/python -W ignore tools/parity/sglang_speed.py
 
 clean:

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from kvsched.cache.scheduler import KVCacheScheduler
-    from kvsched.policy.base import Parameter, Policy, RankedPolicy, Setup, ranked_columns
+    from kvsched.policy.base import Policy, RankedPolicy, Setup, ranked_columns
+    from kvsched.policy.parameters import Parameter
     from kvsched.policy.registry import names as policies
     from kvsched.replay.curve import lru_curve
     from kvsched.replay.run import replay
@@ -45,7 +46,7 @@ __all__ = [
 
 _HOMES = {
     "KVCacheScheduler": "kvsched.cache.scheduler:KVCacheScheduler",
-    "Parameter": "kvsched.policy.base:Parameter",
+    "Parameter": "kvsched.policy.parameters:Parameter",
     "Policy": "kvsched.policy.base:Policy",
     "RankedPolicy": "kvsched.policy.base:RankedPolicy",
     "Setup": "kvsched.policy.base:Setup",

@@ -255,7 +255,7 @@ ANSWERS = """
 from typing import NamedTuple
 import numpy as np
 from kvsched import Policy
-from kvsched.policy.base import Parameter
+from kvsched.policy.parameters import Parameter
 
 class Answer(NamedTuple):
     given: np.ndarray

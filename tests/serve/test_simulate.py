@@ -340,7 +340,7 @@ def test_faults_are_said_in_one_line() -> None:
         ({"speedup": 0.0}, "speedup must be above 0"),
         ({"concurrency": 0}, "concurrency must be"),
         ({"horizon_s": -1.0}, "horizon must be above 0"),
-        ({"order": "lifo"}, r"unknown order lifo \(known: fcfs, priority\)"),
+        ({"order": "lifo"}, r"unknown order lifo \(known: fcfs, priority, lpm, "),
     ):
         with pytest.raises(UsageError, match=said):
             simulate.simulate(trace, told, cost=COST, compiled=False, **more)

@@ -6,7 +6,6 @@ To add one, copy `lfu.py`, and add a line to `registry.py`.
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple, Self
@@ -20,21 +19,8 @@ from kvsched.kernel.heap import Heap, empty_heap, heap_peek, heap_push, heap_rem
 from kvsched.kernel.hooks import key
 from kvsched.kernel.table import NONE, Table
 from kvsched.policy.needs import Column, find_column, lacking, missing_columns
+from kvsched.policy.parameters import Parameter, changed_values, filled, labelled
 from kvsched.trace.model import Labels, Trace
-
-
-@dataclass(frozen=True)
-class Parameter:
-    """A number that a user may set: its default, its bounds and what it means."""
-
-    default: float
-    help: str
-    least: float = 0.0
-    above: bool = False
-    """Whether ``least`` itself is excluded."""
-    most: float = 1e15
-    """Its greatest value: lower where memory grows with it, or keys would overflow."""
-
 
 AUTO = "auto"
 """Given for a parameter, lets it be chosen by replaying what came before."""
@@ -155,37 +141,15 @@ class Policy:
         self.auto = self.tunable is not None and values.get(self.tunable.parameter) == AUTO
         if self.tunable is not None and self.auto:
             values[self.tunable.parameter] = self.tunable.candidates[0]
-        for name, value in values.items():
-            if name not in self.parameters:
-                known = ", ".join(self.parameters) or "none"
-                raise UsageError(f"policy {self.name} has no parameter {name} (known: {known})")
-            parameter = self.parameters[name]
-            if not isinstance(value, int | float | np.integer | np.floating):
-                raise UsageError(f"policy {self.name}: {name} must be a number, not {value!r}")
-            low = value <= parameter.least if parameter.above else value < parameter.least
-            if not math.isfinite(value) or low:
-                sign = ">" if parameter.above else "≥"
-                raise UsageError(
-                    f"policy {self.name}: {name} must be {sign} {parameter.least:g}, not {value:g}"
-                )
-            if value > parameter.most:
-                raise UsageError(
-                    f"policy {self.name}: {name} must be ≤ {parameter.most:g}, not {value:g}"
-                )
-        defaults = {name: parameter.default for name, parameter in self.parameters.items()}
-        self.values: dict[str, float] = {**defaults, **{k: float(v) for k, v in values.items()}}
+        self.values: dict[str, float] = filled(f"policy {self.name}", self.parameters, values)
 
     @property
     def label(self) -> str:
         """The name, with the parameters that are not default: ``decay:half_life_s=60``."""
-        changed = {
-            name: f"{name}={value:.12g}"
-            for name, value in self.values.items()
-            if value != self.parameters[name].default
-        }
+        changed = changed_values(self.parameters, self.values)
         if self.tunable is not None and self.auto:
-            changed[self.tunable.parameter] = f"{self.tunable.parameter}={AUTO}"
-        return ":".join([self.name, *(changed[name] for name in self.values if name in changed)])
+            changed[self.tunable.parameter] = AUTO
+        return labelled(self.name, self.values, changed)
 
     def with_tuned(self, tuned: Tuned) -> Self:
         """Return a copy that takes the value of ``tuned`` from its request on."""

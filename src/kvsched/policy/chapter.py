@@ -9,8 +9,9 @@ from numpy.typing import NDArray
 
 from kvsched.kernel.heap import Heap
 from kvsched.kernel.table import Table
-from kvsched.policy.base import Parameter, RankedPolicy, Setup, ranked_columns
+from kvsched.policy.base import RankedPolicy, Setup, ranked_columns
 from kvsched.policy.lfu import on_hit, on_insert
+from kvsched.policy.parameters import Parameter
 
 RECENCY_AT_REFRESH = 0.5
 

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from kvsched.kernel.heap import Heap
 from kvsched.kernel.table import Table
-from kvsched.policy.base import Parameter, RankedPolicy, Setup, ranked_columns
+from kvsched.policy.base import RankedPolicy, Setup, ranked_columns
+from kvsched.policy.parameters import Parameter
 
 STEPS = 1 << 20
 """Scores are kept in steps of 2^-20: exp and log may differ in the last bit between machines."""

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from kvsched.kernel.heap import Heap, heap_remove
 from kvsched.kernel.table import Table
-from kvsched.policy.base import Parameter, RankedPolicy, Setup, ranked_columns, tokens_before
+from kvsched.policy.base import RankedPolicy, Setup, ranked_columns, tokens_before
+from kvsched.policy.parameters import Parameter
 
 STEPS = 1 << 24
 """Values are kept in steps of 2^-24."""

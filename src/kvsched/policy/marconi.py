@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 
 from kvsched.kernel.lanes import Lanes, empty_lanes, lane_first, lane_push, lane_remove
 from kvsched.kernel.table import NONE, Table
-from kvsched.policy.base import Parameter, Policy, Setup, Tunable
+from kvsched.policy.base import Policy, Setup, Tunable
+from kvsched.policy.parameters import Parameter
 
 CLASSES = 80
 """Enough for 2^21 blocks."""

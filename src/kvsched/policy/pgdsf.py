@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 
 from kvsched.kernel.heap import Heap, heap_remove
 from kvsched.kernel.table import Table
-from kvsched.policy.base import Parameter, RankedPolicy, Setup, ranked_columns
+from kvsched.policy.base import RankedPolicy, Setup, ranked_columns
 from kvsched.policy.gdsf import STEPS, cost_per_token
+from kvsched.policy.parameters import Parameter
 
 CLOCK = 0
 PROMPT = 1

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from kvsched.kernel.heap import Heap, heap_push, heap_remove
 from kvsched.kernel.linked import AHEAD, BEHIND, Links, empty_links, link_behind, unlink
 from kvsched.kernel.table import NONE, Table
-from kvsched.policy.base import Parameter, RankedPolicy, Setup, ranked_columns, tokens_before
+from kvsched.policy.base import RankedPolicy, Setup, ranked_columns, tokens_before
+from kvsched.policy.parameters import Parameter
 
 DEFAULT = 35
 """TensorRT-LLM's priority of a block that nobody gave one."""

@@ -12,7 +12,8 @@ from kvsched.kernel.lanes import Lanes, empty_lanes, lane_first, lane_push, lane
 from kvsched.kernel.linked import AHEAD, Links, empty_links, link_behind, unlink
 from kvsched.kernel.table import NONE, Table
 from kvsched.kernel.weight import taken
-from kvsched.policy.base import Parameter, Policy, Setup
+from kvsched.policy.base import Policy, Setup
+from kvsched.policy.parameters import Parameter
 
 SMALL = 0
 MAIN = 1

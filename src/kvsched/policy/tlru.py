@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from kvsched.kernel.heap import Heap, heap_push, heap_remove
 from kvsched.kernel.linked import AHEAD, BEHIND, Links, link_behind, unlink
 from kvsched.kernel.table import NONE, Table
-from kvsched.policy.base import Parameter, RankedPolicy, Setup, ranked_columns, tokens_before
+from kvsched.policy.base import RankedPolicy, Setup, ranked_columns, tokens_before
+from kvsched.policy.parameters import Parameter
 
 SESSION = 0
 KEPT_TOKENS = 1

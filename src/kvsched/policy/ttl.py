@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from kvsched.kernel.heap import Heap, heap_push, heap_remove
 from kvsched.kernel.linked import AHEAD, BEHIND, Links, link_behind, unlink
 from kvsched.kernel.table import NONE, Table
-from kvsched.policy.base import Parameter, RankedPolicy, Setup, ranked_columns
+from kvsched.policy.base import RankedPolicy, Setup, ranked_columns
+from kvsched.policy.parameters import Parameter
 
 CLASSES = 2
 """Requests whose type is a tool's are the second; each has a queue, and its row of `links`."""

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from kvsched.kernel.lanes import Lanes, empty_lanes, lane_first, lane_push, lane_remove
 from kvsched.kernel.table import NONE, Table
 from kvsched.kernel.weight import taken, usual_nodes
-from kvsched.policy.base import Parameter, Policy, Setup
+from kvsched.policy.base import Policy, Setup
+from kvsched.policy.parameters import Parameter
 
 TURNS = 8
 """Turns with a class of their own; later ones share the last."""

@@ -20,7 +20,8 @@ from kvsched.kernel.linked import AHEAD, BEHIND, Links, empty_links, link_behind
 from kvsched.kernel.sketch import Sketch, empty_sketch, sketch_add, sketch_count, sketch_forget
 from kvsched.kernel.table import NONE, Table
 from kvsched.kernel.weight import taken
-from kvsched.policy.base import Parameter, Policy, Setup
+from kvsched.policy.base import Policy, Setup
+from kvsched.policy.parameters import Parameter
 
 WINDOW = 0
 PROTECTED = 1

@@ -25,6 +25,7 @@ from kvsched.serve.loop import (
     LIVELOCK,
     LOG_FULL,
     MISPLACED,
+    MISQUEUED,
     MORE,
     NO_VICTIM,
     STALLED,
@@ -141,6 +142,8 @@ def advance(
             raise LivelockError(_livelocked(state))
         elif status == MISPLACED:
             raise UsageError("the order named a place in the running list that does not exist")
+        elif status == MISQUEUED:
+            raise UsageError("the order named a request that does not wait")
         elif status == NO_VICTIM:
             request = int(state.counts[FAULT]) - 1
             raise UsageError(

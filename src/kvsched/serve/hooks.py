@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from kvsched.kernel.heap import heap_peek
 from kvsched.kernel.table import NONE
 from kvsched.serve.state import RUNNING_COUNT, Float64s, State
 
@@ -24,12 +25,38 @@ resumes_first = True
 moves = False
 """Whether keys change while requests wait: `queue_key` is then asked anew before each step that
 can admit one."""
+picks = False
+"""Whether `next_waiting` says who is admitted next; keys then mean nothing."""
 watches = False
-"""Whether `on_ran` is called."""
+"""Whether `on_queued`, `on_admitted`, `on_left` and `on_ran` are called."""
+
+
+def on_queued(state: State, own: Any, request: int, now: float) -> None:
+    """A request waits from now on: it has arrived, or was preempted."""
+
+
+def on_admitted(state: State, own: Any, request: int, now: float) -> None:
+    """A request that waited runs from now on: ``progress.computed`` is what it hit."""
+
+
+def on_left(state: State, own: Any, request: int, now: float) -> None:
+    """A request that waited is turned away, and never runs again."""
 
 
 def on_ran(state: State, own: Any, request: int, tokens: int) -> None:
-    """So many tokens of a request were computed, in one step or in several; it may have ended."""
+    """So many tokens of a request are computed after the ``progress.computed`` that it has.
+
+    In one step or in several, which must make no difference; it may end with them.
+    """
+
+
+def before_admission(state: State, own: Any, now: float) -> None:
+    """A step can admit somebody: called before its keys are asked, where ``moves``."""
+
+
+def next_waiting(state: State, own: Any, now: float) -> int:
+    """Return who is admitted next, NONE for nobody; asked again after each admission."""
+    return heap_peek(state.waiting)
 
 
 def queue_key(state: State, own: Any, request: int, now: float) -> int:

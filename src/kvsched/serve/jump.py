@@ -17,6 +17,7 @@ from kvsched.serve.hooks import (
     moves,
     next_decision_s,
     on_ran,
+    picks,
     step_seconds,
     watches,
 )
@@ -150,7 +151,7 @@ def jump(state: State, rules: Rules, own: Any, cost: Cost, most_steps: int, unti
     running = int(counts[RUNNING_COUNT])
     still = False
     if waiting_count(state) > 0 and running < rules.max_num_seqs:
-        if counts[REFUSED] == 0 or moves:
+        if counts[REFUSED] == 0 or moves or picks:
             return 0
         still = True
     most = min(most_steps, _steps_at_most(state))
@@ -205,10 +206,10 @@ def jump(state: State, rules: Rules, own: Any, cost: Cost, most_steps: int, unti
         request = state.running[at]
         state.ran[at] = request
         state.ran_tokens[at] = 1
-        progress.computed[request] += passed
-        progress.tokens[request] += passed
         if watches:
             on_ran(state, own, int(request), passed)
+        progress.computed[request] += passed
+        progress.tokens[request] += passed
     return passed
 
 

@@ -11,6 +11,7 @@ from kvsched.serve.blocks import free_blocks
 from kvsched.serve.cost import Cost
 from kvsched.serve.hooks import (
     add_to_batch,
+    before_admission,
     clear_batch,
     idle_seconds,
     is_paused,
@@ -18,6 +19,8 @@ from kvsched.serve.hooks import (
     moves,
     next_decision_s,
     on_arrival,
+    on_left,
+    on_queued,
     on_ran,
     over_limit,
     overdue,
@@ -26,7 +29,13 @@ from kvsched.serve.hooks import (
     watches,
 )
 from kvsched.serve.jump import jump, write_row
-from kvsched.serve.schedule import BAD_PLACE, prefill_cap, schedule_running, schedule_waiting
+from kvsched.serve.schedule import (
+    BAD_PLACE,
+    can_admit,
+    prefill_cap,
+    schedule_running,
+    schedule_waiting,
+)
 from kvsched.serve.state import (
     ADMITTED_NOW,
     ARRIVED,
@@ -73,12 +82,16 @@ NO_VICTIM = 6
 """A policy named no evictable node where a block had to leave."""
 LIVELOCK = 7
 """Requests preempt each other without end, and none gains a token: see `is_stuck`."""
+MISQUEUED = 8
+"""An order named a request that does not wait."""
 TURNED = 9
 """A request has ended, and somebody else says who comes next."""
 
 
-def _turn_away(state: State, rules: Rules, request: int, now: float) -> None:
+def _turn_away(state: State, rules: Rules, own: Any, request: int, now: float) -> None:
     """Reject a request that waits. O(log waiting)."""
+    if watches:
+        on_left(state, own, request, now)
     heap_remove(state.waiting, request)
     state.progress.status[request] = REJECTED
     state.counts[REFUSED] = 0
@@ -94,7 +107,7 @@ def _arrive(state: State, rules: Rules, own: Any, now: float) -> None:
             late = overdue(state, now)
             if late == NONE:
                 return
-            _turn_away(state, rules, late, now)
+            _turn_away(state, rules, own, late, now)
             continue
         request = take_arrival(state)
         if progress.status[request] == REJECTED:
@@ -104,6 +117,8 @@ def _arrive(state: State, rules: Rules, own: Any, now: float) -> None:
         progress.tokens[request] = state.work.prompt[request]
         progress.tie[request] = counts[ARRIVED]
         counts[ARRIVED] += 1
+        if watches:
+            on_queued(state, own, request, now)
         key = queue_key(state, own, request, now)
         heap_push(state.waiting, request, key, progress.tie[request])
         on_arrival(state, request)
@@ -111,9 +126,10 @@ def _arrive(state: State, rules: Rules, own: Any, now: float) -> None:
 
 
 def _order_anew(state: State, own: Any, now: float) -> None:
-    """Ask all keys again. O(W log W); the preempted go by their arrival as others do."""
+    """Ask all keys again; ties stay as they are. O(W) keys, and O(W) for the heap."""
     if heap_peek(state.waiting) == NONE:
         return
+    before_admission(state, own, now)
     count = int(state.waiting.counts[SIZE])
     # `preempted` is free before the step; the heap's own rows hold the rest of who waits.
     rows = state.waiting.entries
@@ -216,12 +232,13 @@ def _step(state: State, rules: Rules, own: Any, cost: Cost, now: float) -> int:
     budget = schedule_running(state, rules, own, rules.max_num_batched_tokens, cap, now)
     if budget == BAD_PLACE:
         return MISPLACED
-    if moves:
+    if moves and can_admit(state, rules, budget):
         _order_anew(state, own, now)
-    schedule_waiting(state, rules, budget, cap, now)
+    if schedule_waiting(state, rules, own, budget, cap, now) == BAD_PLACE:
+        return MISQUEUED
     refused = over_limit(state, now)
     while refused != NONE:
-        _turn_away(state, rules, refused, now)
+        _turn_away(state, rules, own, refused, now)
         refused = over_limit(state, now)
     is_paused(state)
     tokens = 0

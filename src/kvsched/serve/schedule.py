@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kvsched.kernel.heap import heap_peek, heap_push, heap_remove
+from kvsched.kernel.heap import heap_push, heap_remove
 from kvsched.kernel.table import NONE
 from kvsched.serve.blocks import (
     blocks_of,
@@ -23,10 +23,14 @@ from kvsched.serve.hooks import (
     is_paused,
     move_in,
     move_out,
+    next_waiting,
     on_admit,
+    on_admitted,
+    on_queued,
     preempted_place,
     queue_key,
     resumes_first,
+    watches,
 )
 from kvsched.serve.state import (
     ADMITTED_NOW,
@@ -51,7 +55,7 @@ withdraws = True
 alone_is_not_capped = True
 """`long_prefill_token_threshold` does not hold for a request that is alone."""
 BAD_PLACE = -1
-"""An order named a place in the running list that does not exist."""
+"""An order named a place in the running list that does not exist, or one that does not wait."""
 
 
 def prefill_cap(state: State, rules: Rules) -> int:
@@ -86,6 +90,8 @@ def _preempt(state: State, own: Any, request: int, now: float) -> None:
     if resumes_first:
         state.counts[FIRST_TIE] -= 1
         tie = state.counts[FIRST_TIE]
+    if watches:
+        on_queued(state, own, request, now)
     heap_push(state.waiting, request, queue_key(state, own, request, now), tie)
     state.preempted[state.counts[PREEMPTED_NOW]] = request
     state.counts[PREEMPTED_NOW] += 1
@@ -140,7 +146,14 @@ def schedule_running(
 
 
 def _admit(
-    state: State, rules: Rules, request: int, hits: int, computed: int, tokens: int, now: float
+    state: State,
+    rules: Rules,
+    own: Any,
+    request: int,
+    hits: int,
+    computed: int,
+    tokens: int,
+    now: float,
 ) -> None:
     progress = state.progress
     counts = state.counts
@@ -161,13 +174,24 @@ def _admit(
     counts[RUNNING_COUNT] += 1
     state.admitted[counts[ADMITTED_NOW]] = request
     counts[ADMITTED_NOW] += 1
+    if watches:
+        on_admitted(state, own, request, now)
 
 
-def schedule_waiting(state: State, rules: Rules, budget: int, cap: int, now: float) -> int:
+def can_admit(state: State, rules: Rules, budget: int) -> bool:
+    """Whether a step with so much of its budget left looks at who waits. O(1)."""
+    if state.counts[PREEMPTED_NOW] > 0 and waits_after_preemption:
+        return False
+    return bool(budget > 0 and state.counts[RUNNING_COUNT] < rules.max_num_seqs)
+
+
+def schedule_waiting(
+    state: State, rules: Rules, own: Any, budget: int, cap: int, now: float
+) -> int:
     """Admit waiting requests until one does not fit; return what is left of the budget.
 
-    Nobody is admitted in a step that preempted, or while admission pauses. O(requests admitted,
-    their hits and new blocks).
+    Nobody is admitted in a step that preempted, or while admission pauses. `BAD_PLACE` where an
+    order named one that does not wait. O(requests admitted, their hits and new blocks).
     """
     progress = state.progress
     counts = state.counts
@@ -176,9 +200,11 @@ def schedule_waiting(state: State, rules: Rules, budget: int, cap: int, now: flo
     if counts[PREEMPTED_NOW] > 0 and waits_after_preemption:
         return budget
     while budget > 0 and counts[RUNNING_COUNT] < rules.max_num_seqs:
-        request = heap_peek(state.waiting)
+        request = int(next_waiting(state, own, now))
         if request == NONE:
             break
+        if request < 0 or request >= len(progress.status) or progress.status[request] != WAITING:
+            return BAD_PLACE
         if is_paused(state):
             counts[REFUSED] = 1
             count_paused(state, 1)
@@ -199,6 +225,6 @@ def schedule_waiting(state: State, rules: Rules, budget: int, cap: int, now: flo
         if lacks_room(state, rules, request, hits, reach):
             counts[REFUSED] = 1
             break
-        _admit(state, rules, request, hits, computed, tokens, now)
+        _admit(state, rules, own, request, hits, computed, tokens, now)
         budget -= tokens
     return budget

@@ -86,9 +86,7 @@ def simulate(
     never go on.
     """
     chosen = make_order(order)
-    missing = [name for name in chosen.needs if getattr(trace, name, None) is None]
-    if missing:
-        raise UsageError(f"order {chosen.name} needs a column of the trace: {', '.join(missing)}")
+    chosen.check(trace)
     check_capacity(settings.num_gpu_blocks)
     if horizon_s is not None and not horizon_s > 0:
         raise UsageError(f"the horizon must be above 0 s, not {horizon_s:g}")

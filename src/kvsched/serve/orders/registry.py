@@ -2,30 +2,60 @@
 
 from __future__ import annotations
 
-import importlib
-
+from kvsched.foundation.by_name import ByName
 from kvsched.foundation.errors import UsageError
+from kvsched.policy.needs import HOW_TO_GIVE
+from kvsched.policy.parameters import check_parameters
 from kvsched.serve.orders.base import QueueOrder
+
+ENTRY_POINTS = "kvsched.orders"
+"""Group in which an installed package offers orders of its own."""
 
 _BUILT_IN = {
     "fcfs": "kvsched.serve.orders.fcfs:FCFS",
     "priority": "kvsched.serve.orders.priority:Priority",
+    "lpm": "kvsched.serve.orders.lpm:LongestPrefix",
+    "spf": "kvsched.serve.orders.spf:ShortestPrefill",
+    "edf": "kvsched.serve.orders.edf:EarliestDeadline",
+    "tenant-fair": "kvsched.serve.orders.tenant_fair:TenantFair",
+    "decode-order": "kvsched.serve.orders.decode_order:DecodeOrder",
 }
 
 
+def _check(reference: str, found: type[QueueOrder]) -> None:
+    check_parameters("order", reference, found.parameters)
+    if not isinstance(found.needs, tuple) or not set(found.needs) <= set(HOW_TO_GIVE):
+        known = ", ".join(HOW_TO_GIVE)
+        raise UsageError(f"order {reference}: needs must be a tuple of columns ({known})")
+
+
+_ORDERS = ByName(
+    kind="order",
+    base=QueueOrder,
+    shown_base="kvsched.serve.orders.base.QueueOrder",
+    built_in=_BUILT_IN,
+    entry_points=ENTRY_POINTS,
+    example="edf:ttft_s=2",
+    check=_check,
+)
+
+
 def order_names() -> list[str]:
-    """Names of the orders that come with kvsched."""
-    return list(_BUILT_IN)
+    """Names of the orders that come with kvsched, and of those that installed packages offer."""
+    return _ORDERS.names()
+
+
+def find_order(reference: str) -> type[QueueOrder]:
+    """Return the class that ``reference`` names: NAME, module:Name or path.py:Name.
+
+    Raises UsageError, with what would do, if there is none.
+    """
+    return _ORDERS.find(reference)
 
 
 def make_order(order: str | QueueOrder | type[QueueOrder]) -> QueueOrder:
-    """Return the order of a name, of a class, or as it is. Raises UsageError for another name."""
-    if isinstance(order, QueueOrder):
-        return order
-    if isinstance(order, type) and issubclass(order, QueueOrder):
-        return order()
-    if order not in _BUILT_IN:
-        raise UsageError(f"unknown order {order} (known: {', '.join(_BUILT_IN)})")
-    module, name = _BUILT_IN[str(order)].split(":")
-    found: type[QueueOrder] = getattr(importlib.import_module(module), name)
-    return found()
+    """Return an order from an instance, a class, or ``REFERENCE[:PARAMETER=VALUE…]``.
+
+    Raises UsageError for an unknown name, parameter or value.
+    """
+    return _ORDERS.make(order)
