@@ -13,7 +13,7 @@ from importlib import resources
 from typing import Any
 
 from kvsched.lesson.exercise import cut
-from kvsched.lesson.frame import NOTHING, Mistake, Namespace, Text, Wrong, shown
+from kvsched.lesson.frame import NOTHING, Mistake, Namespace, Task, Text, Wrong, shown
 from kvsched.lesson.guard import Failed, guarded
 
 CALLS = 200
@@ -104,6 +104,24 @@ class Calls:
                     arguments, smaller = candidate, True
                     break
         return arguments
+
+
+def tasks(
+    package: str, mistakes: tuple[Mistake, ...], sound: Callable[[Arguments], bool]
+) -> Callable[..., Task]:
+    """Return what makes the tasks of a lesson whose functions are checked by calls."""
+
+    def make(
+        number: int,
+        fills: str,
+        title: Text,
+        given: tuple[Arguments, ...],
+        draw: Callable[[random.Random, int], Arguments],
+    ) -> Task:
+        calls = Calls(fills, package, given, draw, mistakes, number, sound)
+        return Task(number, fills, fills, title, calls.check)
+
+    return make
 
 
 def _alone(learners: Callable[..., Any], right: Mapping[str, Any]) -> Callable[..., Any]:

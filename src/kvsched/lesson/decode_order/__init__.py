@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from kvsched.lesson.calls import Arguments, Calls
-from kvsched.lesson.frame import Lesson, Mistake, Task, Text
+from kvsched.lesson.calls import Arguments, tasks
+from kvsched.lesson.frame import Lesson, Mistake, Text
 
 _SUM = 'return decoding + request["cached"] + request["priority"] + 0.1 * waited'
 _WAITED = 'max(now_s - request["arrival_s"], 0)'
@@ -193,9 +193,7 @@ def _like(name: str, phase: str, cached: float, arrival_s: int) -> dict[str, Any
     }
 
 
-def _task(number: int, fills: str, title: Text, given: tuple[Any, ...], draw: Any) -> Task:
-    calls = Calls(fills, __name__, given, draw, MISTAKES, number, _sound)
-    return Task(number, fills, fills, title, calls.check)
+_task = tasks(__name__, MISTAKES, _sound)
 
 
 LESSON = Lesson(

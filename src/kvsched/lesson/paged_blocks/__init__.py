@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from kvsched.lesson.calls import Arguments, Calls
-from kvsched.lesson.frame import Lesson, Mistake, Task, Text
+from kvsched.lesson.calls import Arguments, tasks
+from kvsched.lesson.frame import Lesson, Mistake, Text
 
 _CEILING = "return (tokens + block_size - 1) // block_size"
 _TAKE = "        tables.append(free[:need])\n        del free[:need]"
@@ -175,9 +175,7 @@ def _sound(arguments: Arguments) -> bool:
     return size >= 1 and arguments["length"] in held
 
 
-def _task(number: int, fills: str, title: Text, given: tuple[Any, ...], draw: Any) -> Task:
-    calls = Calls(fills, __name__, given, draw, MISTAKES, number, _sound)
-    return Task(number, fills, fills, title, calls.check)
+_task = tasks(__name__, MISTAKES, _sound)
 
 
 LESSON = Lesson(

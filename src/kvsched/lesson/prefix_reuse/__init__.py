@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from kvsched.lesson.calls import Arguments, Calls, defined
-from kvsched.lesson.frame import Lesson, Mistake, Task, Text
+from kvsched.lesson.calls import Arguments, defined, tasks
+from kvsched.lesson.frame import Lesson, Mistake, Text
 
 _KEY = "before = (before, tuple(tokens[start : start + block_size]))"
 _STARTS = "range(0, len(tokens) - block_size + 1, block_size)"
@@ -174,9 +174,7 @@ def _sound(arguments: Arguments) -> bool:
     return bool(arguments["block_size"] >= 1)
 
 
-def _task(number: int, fills: str, title: Text, given: tuple[Any, ...], draw: Any) -> Task:
-    calls = Calls(fills, __name__, given, draw, MISTAKES, number, _sound)
-    return Task(number, fills, fills, title, calls.check)
+_task = tasks(__name__, MISTAKES, _sound)
 
 
 LESSON = Lesson(
