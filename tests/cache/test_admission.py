@@ -9,10 +9,7 @@ from live_cache import admitted, cache, hits, named
 
 from kvsched.cache import Admission, KVCacheScheduler, Lease, Outcome, Tenant, TierSettings
 
-
-@pytest.fixture(autouse=True)
-def plain(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("KVSCHED_COMPILED", "0")
+pytestmark = pytest.mark.usefixtures("plain")
 
 
 def full(capacity: int = 4, **settings: Any) -> tuple[KVCacheScheduler, Lease]:

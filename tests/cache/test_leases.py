@@ -10,10 +10,7 @@ from kvsched.cache import KVCacheScheduler, Lease, NotAdmittedError, Outcome, Re
 from kvsched.cache.events import BlockRemoved, BlockStored
 from kvsched.foundation.errors import UsageError
 
-
-@pytest.fixture(autouse=True)
-def plain(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("KVSCHED_COMPILED", "0")
+pytestmark = pytest.mark.usefixtures("plain")
 
 
 def test_blocks_come_in_order_and_are_shared_where_prompts_are() -> None:

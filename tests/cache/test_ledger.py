@@ -15,6 +15,8 @@ from kvsched.cache.events import BlockRemoved
 from kvsched.foundation.errors import UsageError
 from kvsched.policy.registry import built_in, find
 
+pytestmark = pytest.mark.usefixtures("plain")
+
 POLICIES = [name for name in built_in() if not find(name).looks_ahead]
 CHANGED = [
     "decay:half_life_s=5:size_weight=1",

@@ -19,9 +19,11 @@ SWITCH: Any = np.zeros(2, np.int64)
 """Victims that are still named rightly, and what is said afterwards: 1 a bad one, 2 none."""
 
 
+pytestmark = pytest.mark.usefixtures("plain")
+
+
 @pytest.fixture(autouse=True)
-def plain(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("KVSCHED_COMPILED", "0")
+def no_fault() -> None:
     SWITCH[:] = 0
 
 

@@ -11,10 +11,7 @@ from live_cache import admitted, cache, hits, named, serve
 from kvsched.cache import KVCacheScheduler, Move, TierSettings
 from kvsched.foundation.errors import UsageError
 
-
-@pytest.fixture(autouse=True)
-def plain(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("KVSCHED_COMPILED", "0")
+pytestmark = pytest.mark.usefixtures("plain")
 
 
 class Memory:

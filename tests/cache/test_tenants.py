@@ -8,10 +8,7 @@ from live_cache import admitted, cache, hits, named, serve
 from kvsched.cache import Outcome, Tenant
 from kvsched.foundation.errors import UsageError
 
-
-@pytest.fixture(autouse=True)
-def plain(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("KVSCHED_COMPILED", "0")
+pytestmark = pytest.mark.usefixtures("plain")
 
 
 def test_a_quota_is_never_passed() -> None:

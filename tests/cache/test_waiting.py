@@ -20,9 +20,7 @@ from kvsched.cache import Admission, KVCacheScheduler, Lease, Outcome, Ticket, T
 MANY = 400
 
 
-@pytest.fixture(autouse=True)
-def plain(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("KVSCHED_COMPILED", "0")
+pytestmark = pytest.mark.usefixtures("plain")
 
 
 def queued(made: KVCacheScheduler, *keys: int, **about: Any) -> Ticket:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import types
@@ -138,3 +139,33 @@ def test_the_digest_sees_what_a_user_compiled(monkeypatch: pytest.MonkeyPatch) -
     before = digest(total, {"step": numba.njit(step)})
     assert digest(total, {"step": numba.njit(step)}) == before
     assert digest(total, {"step": numba.njit(other)}) != before
+
+
+TOGETHER = """
+import pathlib, sys, time
+import test_jit_cache
+from kvsched.foundation.jit_cache import TALLY
+here = pathlib.Path(sys.argv[1])
+(here / sys.argv[2]).touch()
+while len(list(here.glob("ready*"))) < 2:
+    time.sleep(0.01)
+test_jit_cache.ready(here)
+print(TALLY.compiled)
+"""
+
+
+def test_two_processes_compile_once(cache: Path) -> None:
+    cache.mkdir()
+    path = os.pathsep.join([str(Path(__file__).parent), *sys.path])
+    children = [
+        subprocess.Popen(
+            [sys.executable, "-c", TOGETHER, str(cache), f"ready{number}"],
+            env={**os.environ, "PYTHONPATH": path},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for number in range(2)
+    ]
+    said = [child.communicate()[0] for child in children]
+    assert [child.returncode for child in children] == [0, 0]
+    assert sorted(said) == ["0\n", "1\n"]

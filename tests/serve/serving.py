@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any
 
 import numpy as np
 from factory import make_trace, traces
 from hypothesis import strategies as st
 
+from kvsched.serve.admission import AdmissionSettings
+from kvsched.serve.cost import linear_cost
 from kvsched.serve.result import Simulation
 from kvsched.serve.settings import Settings
 from kvsched.trace.model import Labels, Trace
 
+COST = linear_cost(1.0, 0.01, 0.0001, 0.000001)
 COLUMNS = (
     "status",
     "arrival_s",
@@ -82,3 +86,34 @@ def in_sessions(trace: Trace, codes: list[int]) -> Trace:
     """Return the trace with the session of each request, -1 for none."""
     names = tuple(f"s{code}" for code in range(max(codes, default=-1) + 1))
     return dataclasses.replace(trace, session=Labels(np.array(codes, np.int32), names))
+
+
+@st.composite
+def limits(draw: st.DrawFn) -> AdmissionSettings:
+    above = draw(st.sampled_from([None, 0.0, 0.3, 0.7]))
+    pause = draw(st.sampled_from([None, 0.2, 0.5, 0.8]))
+    below = None if pause is None else draw(st.sampled_from([None, 0.05, 0.2]))
+    return AdmissionSettings(
+        max_waiting=draw(st.sampled_from([None, None, 0, 1, 4])),
+        max_waiting_tokens=draw(st.sampled_from([None, None, 0, 40, 200])),
+        max_queue_s=draw(st.sampled_from([None, 0.5, 10.0, 100.0])),
+        deadlines=draw(st.booleans()),
+        degrade=None if above is None else "unstored",
+        degrade_above=above,
+        pause_above=pause,
+        resume_below=below,
+    )
+
+
+@st.composite
+def dated(draw: st.DrawFn) -> Trace:
+    """Draw a trace of which some requests have deadlines, some of them before they come."""
+    trace = draw(work())
+    after = draw(
+        st.lists(
+            st.sampled_from([math.nan, -1.0, 3.0, 60.0]),
+            min_size=len(trace),
+            max_size=len(trace),
+        )
+    )
+    return dataclasses.replace(trace, deadline_s=trace.time_s + np.array(after))

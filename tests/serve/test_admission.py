@@ -12,7 +12,7 @@ from factory import make_trace
 from hypothesis import given
 from hypothesis import settings as given_settings
 from hypothesis import strategies as st
-from serving import plain, same, settings, work
+from serving import COST, dated, limits, plain, same, settings
 from stepping import Stepping, check_moments
 
 from kvsched.foundation.errors import UsageError
@@ -33,7 +33,6 @@ from kvsched.serve.state import FREE_BLOCKS, STEPS, State
 from kvsched.serve.swap import SwapSettings
 from kvsched.trace.model import Trace
 
-COST = linear_cost(1.0, 0.01, 0.0001, 0.000001)
 STEP = linear_cost(1.0)
 ONE_SEAT = Settings(num_gpu_blocks=100, max_num_seqs=1, max_num_batched_tokens=64)
 
@@ -168,37 +167,6 @@ def test_a_degraded_request_hits_what_others_stored() -> None:
         found = run(trace, told, limits, policy=policy)
         assert found.degraded.tolist() == [False, False, True]
         assert found.hit_tokens.tolist() == [0, 0, 48]
-
-
-@st.composite
-def limits(draw: st.DrawFn) -> AdmissionSettings:
-    above = draw(st.sampled_from([None, 0.0, 0.3, 0.7]))
-    pause = draw(st.sampled_from([None, 0.2, 0.5, 0.8]))
-    below = None if pause is None else draw(st.sampled_from([None, 0.05, 0.2]))
-    return AdmissionSettings(
-        max_waiting=draw(st.sampled_from([None, None, 0, 1, 4])),
-        max_waiting_tokens=draw(st.sampled_from([None, None, 0, 40, 200])),
-        max_queue_s=draw(st.sampled_from([None, 0.5, 10.0, 100.0])),
-        deadlines=draw(st.booleans()),
-        degrade=None if above is None else "unstored",
-        degrade_above=above,
-        pause_above=pause,
-        resume_below=below,
-    )
-
-
-@st.composite
-def dated(draw: st.DrawFn) -> Trace:
-    """Draw a trace of which some requests have deadlines, some of them before they come."""
-    trace = draw(work())
-    after = draw(
-        st.lists(
-            st.sampled_from([math.nan, -1.0, 3.0, 60.0]),
-            min_size=len(trace),
-            max_size=len(trace),
-        )
-    )
-    return dataclasses.replace(trace, deadline_s=trace.time_s + np.array(after))
 
 
 SWAPS = st.none() | st.builds(SwapSettings, st.integers(0, 20), st.just(1), st.just(2.0))

@@ -13,11 +13,10 @@ from hypothesis import given
 from hypothesis import settings as given_settings
 from hypothesis import strategies as st
 from order_oracle import ORACLES, follow
-from serving import plain, same, settings, work
+from serving import COST, plain, same, settings, work
 from test_orders_can_fail import crowded
 from test_simulate import check
 
-from kvsched.serve.cost import linear_cost
 from kvsched.serve.orders.decode_order import Weights
 from kvsched.serve.orders.registry import find_order, make_order
 from kvsched.serve.orders.tenant_fair import TenantFair
@@ -25,7 +24,6 @@ from kvsched.serve.settings import Settings
 from kvsched.serve.simulate import simulate
 from kvsched.trace.model import Labels, Trace
 
-COST = linear_cost(1.0, 0.01, 0.0001, 0.000001)
 NEW = list(ORACLES)
 
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from factory import make_trace
 from order_oracle import follow
+from serving import COST
 
-from kvsched.serve.cost import linear_cost
 from kvsched.serve.orders import decode_order
 from kvsched.serve.orders import tenant_fair as fair
 from kvsched.serve.orders.registry import make_order
@@ -23,8 +23,6 @@ from kvsched.serve.orders.sorted_queue import (
 )
 from kvsched.serve.settings import Settings
 from kvsched.trace.model import Labels, Trace
-
-COST = linear_cost(1.0, 0.01, 0.0001, 0.000001)
 
 
 def crowded(seed: int) -> tuple[Trace, Settings]:

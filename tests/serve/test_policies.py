@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import settings as given_settings
 from hypothesis import strategies as st
-from serving import plain, same, settings, work
+from serving import COST, plain, same, settings, work
 
 import kvsched
 from kvsched.foundation.errors import UsageError
@@ -18,7 +18,7 @@ from kvsched.policy.lru import LRU
 from kvsched.policy.registry import built_in
 from kvsched.replay.vllm import FreeList
 from kvsched.serve.asked import NO_REASON, prepare
-from kvsched.serve.cost import StepCost, linear_cost
+from kvsched.serve.cost import StepCost
 from kvsched.serve.engine import bound_loop, find_eviction, memory_of
 from kvsched.serve.loop import DONE
 from kvsched.serve.orders.fcfs import FCFS
@@ -27,7 +27,6 @@ from kvsched.serve.simulate import simulate
 from kvsched.serve.state import FREE_BLOCKS, PRIVATE, REJECTED, RESIDENT, State, new_state
 from kvsched.trace.model import Trace
 
-COST = linear_cost(1.0, 0.01, 0.0001, 0.000001)
 INSTANT = StepCost(np.zeros(4))
 """Steps take no time: with one request at a time each runs at its own arrival."""
 LIVE = [name for name in built_in() if not name.startswith("opt")]

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import settings as given_settings
 from hypothesis import strategies as st
-from serving import plain, same, settings, work
+from serving import COST, plain, same, settings, work
 
 import kvsched
 from kvsched.foundation.errors import UsageError
@@ -42,7 +42,6 @@ from kvsched.serve.state import (
 from kvsched.trace.load import load_trace
 from kvsched.trace.model import Trace
 
-COST = linear_cost(1.0, 0.01, 0.0001, 0.000001)
 ORDERS = ("fcfs", "priority")
 
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import settings as given_settings
 from hypothesis import strategies as st
-from serving import plain, same, settings, work
+from serving import COST, plain, same, settings, work
 from stepping import Stepping
 
 from kvsched.foundation.errors import UsageError
@@ -23,7 +23,6 @@ from kvsched.serve.state import LOG_SECONDS, LOG_SEQUENCES, LOG_TOKENS, STEPS, S
 from kvsched.serve.swap import BACK, MOVED_NOW, OUT, REFUSALS, SWAP, USED, SwapSettings
 from kvsched.trace.model import Trace
 
-COST = linear_cost(1.0, 0.01, 0.0001, 0.000001)
 STEP = linear_cost(1.0)
 QUARTER = SwapSettings(swap_blocks=10, bytes_per_block=1 << 20, swap_bytes_per_s=1 << 22)
 """A block takes a quarter of a second, which sums are exact of."""

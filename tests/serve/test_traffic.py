@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import settings as given_settings
 from hypothesis import strategies as st
-from serving import in_sessions, plain, same, settings, work
+from serving import COST, in_sessions, plain, same, settings, work
 
 from kvsched.foundation.errors import UsageError
 from kvsched.foundation.jit import bind
@@ -29,7 +29,6 @@ from kvsched.serve.state import ENDED, Rules, State
 from kvsched.serve.traffic import Traffic, plan, rate_times
 from kvsched.trace.model import Trace
 
-COST = linear_cost(1.0, 0.01, 0.0001, 0.000001)
 SECOND = linear_cost(1.0)
 TOLD = Settings(num_gpu_blocks=100, max_num_seqs=8, max_num_batched_tokens=64)
 

@@ -335,7 +335,7 @@ def operate(
     last_tokens: int,
     block_size: int,
 ) -> int:
-    """Do one of the operations above; return OK, NO_ROOM or BAD_VICTIM.
+    """Do one of the `operations`; return OK, NO_ROOM or BAD_VICTIM.
 
     ACQUIRE, GROW: ``keys`` (L, W) below ``base``, which for GROW the request holds, then ``extra``
     blocks without a node; all or nothing if ``whole`` ≥ 0, which is how many blocks more must stay

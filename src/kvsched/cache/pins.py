@@ -86,13 +86,11 @@ class Pins:
     def remove(self, what: Pin | str) -> list[Pin]:
         """Take a pin, or all of an owner's, off the list: `BlockManager.unpin` ends each.
 
-        Raises UsageError for one that is not held, and for an owner without a pin.
+        Raises UsageError for one that is not held.
         """
         ended: Iterable[Pin]
         if isinstance(what, str):
             ended = [pin for pin in self.held.values() if pin.owner == what]
-            if not ended:
-                raise UsageError(f"{what!r} owns no pin")
         elif not isinstance(what, Pin):
             raise UsageError(f"a Pin or its owner's name is needed, not {type(what).__name__}")
         elif self.held.get(what.number) is not what:

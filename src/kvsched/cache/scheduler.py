@@ -71,7 +71,7 @@ class KVCacheScheduler(Serving):
             return pin
 
     def unpin(self, pin: Pin | str) -> int:
-        """End a pin, or all of an owner's; return how many blocks of chains they were."""
+        """End a pin, or all of an owner's, if there are any; return the blocks of their chains."""
         with self.lock:
             now = self.now()
             ended = self.pins.remove(pin)

@@ -204,7 +204,7 @@ def bind(
 
 def _keep_on_disk(dispatcher: Any, name: str) -> None:
     """Give ``dispatcher`` a disk cache in a folder of its own, if that folder can be written."""
-    from kvsched.foundation.jit_cache import folder_cache
+    from kvsched.foundation.jit_cache import compile_once, folder_cache
 
     folder = cache_folder() / name
     try:
@@ -213,6 +213,7 @@ def _keep_on_disk(dispatcher: Any, name: str) -> None:
         return
     if os.access(folder, os.W_OK):
         dispatcher._cache = folder_cache(dispatcher.py_func, folder)
+        compile_once(dispatcher, folder)
 
 
 class _Lazy:

@@ -6,8 +6,11 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
+import os
 import pickle
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -89,3 +92,30 @@ def folder_cache(function: Any, folder: Path) -> FunctionCache:
                 self.disable()
 
     return _Cache(function)
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Hold the folder's lock, which ends with the process; go on where there can be none."""
+    try:
+        handle = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+    except OSError:
+        yield
+        return
+    try:
+        with contextlib.suppress(OSError):
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
+def compile_once(dispatcher: Any, folder: Path) -> None:
+    """Have processes that need the same code at the same time wait for the first one's."""
+    compile_now = dispatcher.compile
+
+    def compile_or_load(signature: Any) -> Any:
+        with _locked(folder):
+            return compile_now(signature)
+
+    dispatcher.compile = compile_or_load
