@@ -24,6 +24,9 @@ def command(
         bool,
         typer.Option("--live", help="Also what kvsched.KVCacheScheduler runs under the policies."),
     ] = False,
+    simulating: Annotated[
+        bool, typer.Option("--simulate", help="Also the loop of kvsched simulate.")
+    ] = False,
 ) -> None:
     """Compile what replays, studies and readers use, so that the first run does not wait.
 
@@ -38,7 +41,7 @@ def command(
         names = [name.strip() for name in policies.split(",") if name.strip()]
     began = time.monotonic()
     with steps() as told:
-        found = warm(names, jobs, told, live)
+        found = warm(names, jobs, told, live, simulating)
     seconds = time.monotonic() - began
     if found.compiled:
         typer.echo(f"{found.compiled} kernels compiled in {seconds:.0f} s.")

@@ -180,6 +180,12 @@ def _live(policy: str) -> None:
             pass
 
 
+def _simulate() -> None:
+    from kvsched.serve.served import simulate
+
+    simulate(tiny_trace(), model="llama-3.1-8b", gpu="h100", band=False)
+
+
 _SHARED: dict[str, Callable[[], None]] = {
     "reading": _read,
     "generating": _generate,
@@ -200,6 +206,8 @@ def do_job(job: str) -> dict[str, Any]:
     kind, _, name = job.partition(" ")
     if kind in _SHARED:
         _SHARED[kind]()
+    elif kind == SIMULATING:
+        _simulate()
     elif kind == LIVE:
         _live(name)
     elif kind == TOKENS:
@@ -213,6 +221,8 @@ BLOCKS, TOKENS, LIMITS = KINDS = ("blocks", "tokens", "limits")
 """Forms of the loop: nodes count 1, or as they are large, or an engine limits what is hit."""
 LIVE = "live"
 """The live cache's kernel."""
+SIMULATING = "simulating"
+"""The timed simulation's loop, as `kvsched simulate` runs it without other options."""
 
 
 def check_cache() -> Path:
@@ -237,10 +247,12 @@ def warm(
     children: int = 0,
     report: Report | None = None,
     live: bool = False,
+    simulating: bool = False,
 ) -> Warmed:
     """Compile ``policies``, all built-in ones if None, and what readers and studies share.
 
-    With ``live`` the kernels of `kvsched.KVCacheScheduler` too, for policies that can run live.
+    With ``live`` the kernels of `kvsched.KVCacheScheduler` too, for policies that can run live;
+    with ``simulating`` the loop of `kvsched simulate`.
     In ``children`` processes (0: one a core, at most `MOST_CHILDREN`). What the cache has is only
     loaded. Cost: 1 to 4 s of a core a policy, with ``live`` 10 to 20 s. Raises UsageError for a
     policy that is not built in or a cache that cannot be written, and KvschedError where something
@@ -258,7 +270,7 @@ def warm(
     jobs = [f"{kind} {name}" for kind in KINDS for name in reversed(names)]
     if live:
         jobs += [f"{LIVE} {name}" for name in names if not find(name).looks_ahead]
-    jobs = [*_SHARED, *jobs]
+    jobs = [*_SHARED, *([SIMULATING] if simulating else []), *jobs]
     compiled = 0
     answers = in_children(__name__, jobs, children or min(cores(), MOST_CHILDREN))
     for done, (job, answer) in enumerate(answers, 1):
