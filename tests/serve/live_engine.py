@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 import recorded_steps
 import serve_workload
-from live_workload import RUNS, SENT, Run, named
+from chat_workload import RUNS, SENT, Run, named
 from serve_workload import Asked, Work
 
 from kvsched.serve.cost import StepCost
 from kvsched.serve.result import Simulation
 from kvsched.serve.simulate import simulate
 
-FOLDER = Path(os.environ.get("KVSCHED_LIVE", recorded_steps.FOLDER))
+FOLDER = Path(os.environ.get("KVSCHED_LIVE", recorded_steps.FOLDER)).resolve()
 """Where the recordings are; those that have just been made may be judged instead."""
 WHICH = {run.name: run for run in (*RUNS, SENT)}
 
@@ -88,3 +88,11 @@ def steps_differ(found: Recorded, **broken: Any) -> int | None:
     lines = recorded_steps.lines(found.work, False, found.row["steps"], **broken)
     mine = serve_workload.digests(lines)
     return serve_workload.first_difference(mine, found.row["digests"])
+
+
+def hits(found: Recorded, **broken: Any) -> np.ndarray[Any, Any]:
+    """Return (R,) tokens hit at first admission, under rules of which some may be broken."""
+    engine = recorded_steps.Ours(found.work, False, **broken)
+    for _ in itertools.islice(engine.run(), 2 * found.row["steps"]):
+        pass
+    return engine.state.progress.first_hit

@@ -13,20 +13,14 @@ import gzip
 import importlib.metadata
 import json
 import os
-import sys
 import tempfile
 from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-HERE = Path(__file__).resolve().parent
-# The engine's own process finds the scheduler there.
-os.environ["PYTHONPATH"] = os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")])
-sys.path.insert(0, str(HERE))
-
 import serve_workload
-from live_workload import RUNS, SENT, VOCABULARY, Run, Turn
+from chat_workload import RUNS, SENT, VOCABULARY, Run, Turn
 from vllm import SamplingParams
 from vllm.engine.arg_utils import AsyncEngineArgs, EngineArgs
 from vllm.inputs import TokensPrompt
@@ -36,6 +30,7 @@ from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.llm_engine import LLMEngine
 from vllm_live_scheduler import FILE, number
 
+HERE = Path(__file__).resolve().parent
 MODEL = {
     "architectures": ["LlamaForCausalLM"],
     "model_type": "llama",
@@ -50,10 +45,9 @@ MODEL = {
 }
 
 
-def arguments(run: Run, folder: Path, asynchronous: bool) -> dict[str, Any]:
+def arguments(run: Run, folder: Path) -> dict[str, Any]:
     """Return what the engine is started with."""
     told = run.settings
-    kind = "RecordingAsyncScheduler" if asynchronous else "RecordingScheduler"
     return {
         "model": str(folder),
         "load_format": "dummy",
@@ -68,8 +62,7 @@ def arguments(run: Run, folder: Path, asynchronous: bool) -> dict[str, Any]:
         "max_model_len": told.max_model_len,
         "long_prefill_token_threshold": told.long_prefill_token_threshold,
         "enable_prefix_caching": True,
-        "async_scheduling": asynchronous,
-        "scheduler_cls": f"vllm_live_scheduler.{kind}",
+        "scheduler_cls": "vllm_live_scheduler.RecordingScheduler",
     }
 
 
@@ -86,6 +79,9 @@ def check(config: Any, run: Run) -> None:
         its = found.get(name, getattr(config.scheduler_config, name, None))
         if its != value:
             raise AssertionError(f"{name} is {its}, not {value}")
+    # vLLM 0.32.0 turns it off on the CPU.
+    if config.scheduler_config.async_scheduling:
+        raise AssertionError("steps are scheduled before the last one's tokens are known")
 
 
 def sampling(turn: Turn) -> SamplingParams:
@@ -110,7 +106,7 @@ def cached(output: RequestOutput, turn: Turn) -> int:
 
 def served(run: Run, folder: Path) -> list[int]:
     """Serve a run in this process: the next request comes when one before it has ended."""
-    engine = LLMEngine.from_engine_args(EngineArgs(**arguments(run, folder, False)))
+    engine = LLMEngine.from_engine_args(EngineArgs(**arguments(run, folder)))
     check(engine.vllm_config, run)
     turns = run.turns()
     found = [-1] * len(turns)
@@ -131,9 +127,9 @@ def served(run: Run, folder: Path) -> list[int]:
     return found
 
 
-async def sent(run: Run, folder: Path, asynchronous: bool) -> list[int]:
+async def sent(run: Run, folder: Path) -> list[int]:
     """Serve a run in an engine of its own process, to which so many clients send in turn."""
-    engine = AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments(run, folder, asynchronous)))
+    engine = AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments(run, folder)))
     check(engine.vllm_config, run)
     turns = run.turns()
     found = [-1] * len(turns)
@@ -158,21 +154,17 @@ def steps_of(path: Path) -> tuple[list[tuple[int, int]], list[str]]:
     return arrived, [row["step"] for row in rows if "arrived" not in row]
 
 
-def record(run: Run, way: str, folder: Path) -> dict[str, Any]:
+def record(run: Run, folder: Path) -> dict[str, Any]:
     """Serve a run; return what is kept of it."""
     (folder / "config.json").write_text(json.dumps(MODEL), encoding="utf-8")
     steps = folder / f"{run.name}.jsonl"
     os.environ[FILE] = str(steps)
-    if way == "served":
-        found = served(run, folder)
-    else:
-        found = asyncio.run(sent(run, folder, way == "sent-async"))
+    found = asyncio.run(sent(run, folder)) if run is SENT else served(run, folder)
     arrived, lines = steps_of(steps)
     preempted = sum(len(line.split("|")[2].split()) for line in lines)
-    print(f"{run.name}, {way}: {len(lines)} steps, {preempted} preemptions, {sum(found)} cached")
+    print(f"{run.name}: {len(lines)} steps, {preempted} preemptions, {sum(found)} cached")
     return {
         "run": run.name,
-        "way": way,
         "settings": asdict(run.settings),
         "concurrency": run.concurrency,
         "requests": len(found),
@@ -197,21 +189,19 @@ def write(path: Path, rows: Iterable[dict[str, Any]]) -> None:
 
 
 def main() -> None:
-    """Write one recording of each way to a folder; one row at a time with ``--one``."""
+    """Write the recording that is always the same, and that of clients that send as they please."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--only", help="one run's name")
     asked = parser.parse_args()
     asked.folder.mkdir(parents=True, exist_ok=True)
+    # The engine's own process finds the scheduler there.
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")])
     with tempfile.TemporaryDirectory() as made:
-        rows = [
-            record(run, "served", Path(made)) for run in RUNS if asked.only in (None, run.name)
-        ]
-        if rows:
-            write(asked.folder / "live-served.jsonl.gz", rows)
-        if asked.only in (None, SENT.name):
-            rows = [record(SENT, way, Path(made)) for way in ("sent", "sent-async")]
-            write(asked.folder / "sent-live.jsonl.gz", rows)
+        for name, runs in (("live-served", RUNS), ("sent-live", (SENT,))):
+            rows = [record(run, Path(made)) for run in runs if asked.only in (None, run.name)]
+            if rows:
+                write(asked.folder / f"{name}.jsonl.gz", rows)
 
 
 if __name__ == "__main__":

@@ -8,20 +8,15 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from collections import deque
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+from serve_workload import Step
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.request import Request
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from serve_workload import Step
 
 FILE = "KVSCHED_PARITY_STEPS"
 """The variable that names the file which the record is appended to, a JSON line each."""
@@ -32,8 +27,8 @@ def number(request_id: str) -> int:
     return int(request_id.partition("-")[0])
 
 
-class _Recording:
-    """What both schedulers do besides scheduling."""
+class RecordingScheduler(Scheduler):
+    """Decides as vLLM's does."""
 
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
@@ -44,21 +39,24 @@ class _Recording:
         self.kvsched_file = Path(os.environ[FILE]).open("w", encoding="utf-8")  # noqa: SIM115
 
     def kvsched_write(self, **row: Any) -> None:
+        """Write a row."""
         self.kvsched_file.write(json.dumps(row, separators=(",", ":")) + "\n")
         self.kvsched_file.flush()
 
     def add_request(self, request: Request) -> None:
+        """Note that a request has come."""
         self.kvsched_numbers[request.request_id] = len(self.kvsched_numbers)
         self.kvsched_write(arrived=number(request.request_id), step=self.kvsched_calls)
-        super().add_request(request)  # type: ignore[misc]
+        super().add_request(request)
 
     def _preempt_request(self, request: Request, *given: Any, **named: Any) -> Any:
         self.kvsched_preempted.append(self.kvsched_numbers[request.request_id])
-        return super()._preempt_request(request, *given, **named)  # type: ignore[misc]
+        return super()._preempt_request(request, *given, **named)
 
     def schedule(self, *given: Any, **named: Any) -> SchedulerOutput:
+        """Note who runs, is admitted and is preempted."""
         self.kvsched_preempted = []
-        output: SchedulerOutput = super().schedule(*given, **named)  # type: ignore[misc]
+        output: SchedulerOutput = super().schedule(*given, **named)
         hits = {new.req_id: new.num_computed_tokens for new in output.scheduled_new_reqs}
         cached = output.scheduled_cached_reqs
         for name, computed in zip(cached.req_ids, cached.num_computed_tokens, strict=True):
@@ -79,18 +77,11 @@ class _Recording:
         return output
 
     def update_from_output(self, *given: Any, **named: Any) -> Any:
-        found = super().update_from_output(*given, **named)  # type: ignore[misc]
+        """Write the step, with the free list after who ended in it has left."""
+        found = super().update_from_output(*given, **named)
         step = self.kvsched_steps.popleft()
-        queue = self.kv_cache_manager.block_pool.free_block_queue  # type: ignore[attr-defined]
+        queue = self.kv_cache_manager.block_pool.free_block_queue
         free = [block.block_id - 1 for block in queue.get_all_free_blocks()]
         if step.ran or step.preempted:
             self.kvsched_write(step=replace(step, free=free).text())
         return found
-
-
-class RecordingScheduler(_Recording, Scheduler):
-    """The scheduler that waits for each step's tokens."""
-
-
-class RecordingAsyncScheduler(_Recording, AsyncScheduler):
-    """The scheduler that schedules a step before the last one's tokens are known."""

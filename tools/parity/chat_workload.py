@@ -78,7 +78,9 @@ def conversations(seed: int, count: int, longest_answer: int) -> list[Turn]:
             continue
         told[session] += words(*TURN)
         if draw.random() < 0.15:
-            told[session] += [draw.randrange(VOCABULARY) for _ in range(-len(told[session]) % BLOCK)]
+            told[session] += [
+                draw.randrange(VOCABULARY) for _ in range(-len(told[session]) % BLOCK)
+            ]
         turn = Turn(
             session,
             tuple(told[session]),
@@ -116,9 +118,9 @@ def _settings(blocks: int, seqs: int, tokens: int, **more: int) -> Settings:
 
 
 RUNS = (
-    Run("one", 1, _settings(100, 8, 256), 1, 40),
-    Run("eight", 2, _settings(150, 8, 512), 8, 40),
-    Run("eight-tight", 3, _settings(60, 8, 256), 8, 150),
+    Run("one", 1, _settings(56, 8, 256, long_prefill_token_threshold=64), 1, 40),
+    Run("eight", 2, _settings(120, 8, 512), 8, 40),
+    Run("eight-tight", 3, _settings(60, 6, 256), 8, 150),
     Run("eight-queued", 4, _settings(80, 4, 128, long_prefill_token_threshold=100), 8, 80),
 )
 """Served in one process: one after another; beside others with room; so that requests are
