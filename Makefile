@@ -77,6 +77,8 @@ parity-vllm: $(PARITY)/vllm/.ready
 		build/parity/vllm
 	VLLM_NO_USAGE_STATS=1 HF_HUB_OFFLINE=1 $(PARITY)/vllm/bin/python tools/parity/vllm_events.py \
 		build/parity/vllm
+	VLLM_NO_USAGE_STATS=1 HF_HUB_OFFLINE=1 VLLM_LOGGING_LEVEL=ERROR $(PARITY)/vllm/bin/python \
+		-W ignore tools/parity/vllm_defaults.py build/parity/vllm
 	$(PYTHON) tools/parity/compare.py vllm build/parity/vllm
 
 # Drives vLLM's own scheduler again, without a model; the tests hold ours to these recordings.
