@@ -87,6 +87,8 @@ parity-vllm-scheduler: $(PARITY)/vllm/.ready
 	VLLM_NO_USAGE_STATS=1 HF_HUB_OFFLINE=1 VLLM_LOGGING_LEVEL=ERROR $(PARITY)/vllm/bin/python \
 		tools/parity/vllm_scheduler_record.py build/parity/scheduler \
 		$(if $(CONVERSATION),--mooncake $(CONVERSATION))
+	VLLM_NO_USAGE_STATS=1 HF_HUB_OFFLINE=1 VLLM_LOGGING_LEVEL=ERROR $(PARITY)/vllm/bin/python \
+		-W ignore tools/parity/vllm_async.py build/parity/scheduler
 	$(PYTHON) tools/parity/compare.py scheduler build/parity/scheduler
 
 # Serves requests with a whole vLLM on the CPU again, a minute's work. What eight clients send comes
