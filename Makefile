@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 SOURCES := $(shell find src -type f -not -name '*.pyc')
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: demo test format lint types imports unit readme bench parity parity-vllm parity-vllm-scheduler parity-sglang clean
+.PHONY: demo test format lint types imports unit readme bench parity parity-vllm parity-vllm-scheduler parity-vllm-live parity-sglang clean
 .DEFAULT_GOAL := demo
 
 $(BIN)/python:
@@ -67,7 +67,7 @@ $(PARITY)/vllm/.ready:
 	$(PARITY)/vllm/bin/python -m pip --quiet uninstall --yes torchvision torchaudio torchcodec triton
 	@touch $@
 
-parity: parity-vllm parity-vllm-scheduler parity-sglang
+parity: parity-vllm parity-vllm-scheduler parity-vllm-live parity-sglang
 
 parity-vllm: $(PARITY)/vllm/.ready
 	rm -rf build/parity/vllm
@@ -77,6 +77,8 @@ parity-vllm: $(PARITY)/vllm/.ready
 		build/parity/vllm
 	VLLM_NO_USAGE_STATS=1 HF_HUB_OFFLINE=1 $(PARITY)/vllm/bin/python tools/parity/vllm_events.py \
 		build/parity/vllm
+	VLLM_NO_USAGE_STATS=1 HF_HUB_OFFLINE=1 VLLM_LOGGING_LEVEL=ERROR $(PARITY)/vllm/bin/python \
+		-W ignore tools/parity/vllm_defaults.py build/parity/vllm
 	$(PYTHON) tools/parity/compare.py vllm build/parity/vllm
 
 # Drives vLLM's own scheduler again, without a model; the tests hold ours to these recordings.
@@ -85,7 +87,19 @@ parity-vllm-scheduler: $(PARITY)/vllm/.ready
 	VLLM_NO_USAGE_STATS=1 HF_HUB_OFFLINE=1 VLLM_LOGGING_LEVEL=ERROR $(PARITY)/vllm/bin/python \
 		tools/parity/vllm_scheduler_record.py build/parity/scheduler \
 		$(if $(CONVERSATION),--mooncake $(CONVERSATION))
+	VLLM_NO_USAGE_STATS=1 HF_HUB_OFFLINE=1 VLLM_LOGGING_LEVEL=ERROR $(PARITY)/vllm/bin/python \
+		-W ignore tools/parity/vllm_async.py build/parity/scheduler
 	$(PYTHON) tools/parity/compare.py scheduler build/parity/scheduler
+
+# Serves requests with a whole vLLM on the CPU again, a minute's work. What eight clients send comes
+# at other moments each time: the tests judge that recording anew.
+parity-vllm-live: $(PARITY)/vllm/.ready $(VENV)/.wheel $(VENV)/.develops
+	rm -rf build/parity/live
+	VLLM_NO_USAGE_STATS=1 HF_HUB_OFFLINE=1 VLLM_ENABLE_V1_MULTIPROCESSING=0 OMP_NUM_THREADS=1 \
+		VLLM_LOGGING_LEVEL=ERROR $(PARITY)/vllm/bin/python -W ignore tools/parity/vllm_live.py \
+		build/parity/live
+	$(PYTHON) tools/parity/compare.py live build/parity/live
+	KVSCHED_LIVE=build/parity/live $(BIN)/python -m pytest -q -n 0 tests/serve/test_live_engine.py
 
 # Runs SGLang's own classes again; what they decide must be what the recordings say.
 parity-sglang:

@@ -36,6 +36,8 @@ BENCHMARKS = {
     "live-latency": "live_latency",
     "live-lock": "live_lock",
     "serve": "serve",
+    "serve-aisimulate": "serve_aisimulate",
+    "serve-day": "serve_day",
     "sampling-memory": "sampling_memory",
     "live-soak": "live_soak",
     "live-memory": "live_memory",

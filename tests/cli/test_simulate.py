@@ -91,13 +91,14 @@ def test_every_option_reaches_the_engine(trace: str) -> None:
     assert found["bands"] == {}
     assert found["summary"]["goodput"]["requests"] == 3
     # Prompts of 1024 tokens in pieces of at most 300: more steps than with 700.
-    whole = ("--max-num-batched-tokens", "2000", "--no-enable-chunked-prefill", "--no-band")
+    whole = (
+        "--max-num-batched-tokens", "2000", "--max-model-len", "2000",
+        "--no-enable-chunked-prefill", "--no-band",
+    )  # fmt: skip
     other = json.loads(good(trace, *ENGINE, "--format", "json", *whole, "--concurrency", "1"))
     assert other["config"]["enable_chunked_prefill"] is False
     assert other["config"]["concurrency"] == 1
-    assert other["summary"]["rejected_because"] == {
-        "without chunked prefill it needs more than max_num_batched_tokens": 1
-    }
+    assert other["summary"]["rejected_because"] == {"its prompt reaches max_model_len": 1}
 
 
 def test_presets_are_traces() -> None:

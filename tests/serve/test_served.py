@@ -48,8 +48,12 @@ def test_vllms_own_defaults() -> None:
     assert told(max_num_batched_tokens=100).max_num_seqs == 100, "no more requests than tokens"
     assert told(max_model_len=4, max_num_seqs=8).max_num_batched_tokens == 32
     assert told(enable_chunked_prefill=False).max_num_batched_tokens == 131072
-    whole = told(enable_chunked_prefill=False, max_num_batched_tokens=9000)
+    whole = told(enable_chunked_prefill=False, max_num_batched_tokens=9000, max_model_len=9000)
     assert whole.max_num_batched_tokens == 9000
+    with pytest.raises(UsageError, match=r"9,000\) must be at least max_model_len \(9,001\)"):
+        told(enable_chunked_prefill=False, max_num_batched_tokens=9000, max_model_len=9001)
+    with pytest.raises(UsageError, match=r"threshold \(50\) must be at most max_model_len \(49\)"):
+        told(long_prefill_token_threshold=50, max_model_len=49)
     with pytest.raises(UsageError, match="must be at least max_num_seqs"):
         told(max_num_seqs=50, max_num_batched_tokens=40)
 

@@ -187,6 +187,8 @@ def find_settings(asking: Asking, block_size: int) -> tuple[Settings, tuple[str,
             tokens = min(tokens, seqs * longest)
     if asking.max_num_seqs is None:
         seqs = min(seqs, tokens)
+    if longest is not None:
+        _check_length(asking, tokens, longest)
     settings = Settings(
         num_gpu_blocks=blocks,
         max_num_seqs=seqs,
@@ -199,6 +201,20 @@ def find_settings(asking: Asking, block_size: int) -> tuple[Settings, tuple[str,
         cache_generated=asking.cache_generated,
     )
     return settings, said
+
+
+def _check_length(asking: Asking, tokens: int, longest: int) -> None:
+    """Raise UsageError for what vLLM refuses beside so long a model."""
+    if not asking.enable_chunked_prefill and tokens < longest:
+        raise UsageError(
+            f"without chunked prefill max_num_batched_tokens ({tokens:,}) must be at least "
+            f"max_model_len ({longest:,})"
+        )
+    if asking.long_prefill_token_threshold > longest:
+        raise UsageError(
+            f"long_prefill_token_threshold ({asking.long_prefill_token_threshold:,}) must be at "
+            f"most max_model_len ({longest:,})"
+        )
 
 
 def _blocks(

@@ -84,13 +84,21 @@ class Settings:
         return dataclasses.asdict(self)
 
 
+TPU_TOKENS = {"tpu-v5e": 512, "tpu-v5p": 256, "tpu-v6e": 1024}
+"""Tokens of a step on a TPU, whatever its memory."""
+
+
 def device_defaults(memory_bytes: int, device: str) -> dict[str, int]:
     """Return vLLM's own ``max_num_seqs`` and ``max_num_batched_tokens`` of a server on a device.
 
-    ``device`` is the accelerator's name; an A100 has the smaller defaults whatever its memory.
+    ``device`` is the accelerator's name: below 160 GiB an A100 has the smaller defaults, and TPUs
+    have tokens of their own.
     """
+    name = device.lower()
     if memory_bytes >= 160 * GIB:
-        return {"max_num_seqs": 1024, "max_num_batched_tokens": 16384}
-    if memory_bytes >= 70 * GIB and "a100" not in device.lower():
-        return {"max_num_seqs": 1024, "max_num_batched_tokens": 8192}
-    return {"max_num_seqs": 256, "max_num_batched_tokens": 2048}
+        seqs, tokens = 1024, 16384
+    elif memory_bytes >= 70 * GIB and "a100" not in name:
+        seqs, tokens = 1024, 8192
+    else:
+        seqs, tokens = 256, 2048
+    return {"max_num_seqs": seqs, "max_num_batched_tokens": TPU_TOKENS.get(name, tokens)}
