@@ -1,8 +1,9 @@
 """Measure kvsched against its peers and write the table.
 
-    python bench/run.py               everything, to bench/RESULTS.md
-    python bench/run.py --only NAME   one benchmark, to the terminal only: a table that mixes runs
-                                      would compare one moment of a machine with another
+    python bench/run.py                every table: bench/RESULTS.md, RESULTS-live.md, RESULTS-serve.md
+    python bench/run.py --table NAME   one of them: replay, live or serve
+    python bench/run.py --only NAME    one benchmark, to the terminal only: a table that mixes runs
+                                       would compare one moment of a machine with another
 
 Every figure is a ratio of medians of runs that take turns, in one go on one machine.
 """
@@ -21,31 +22,40 @@ from inputs import InputMissingError
 from measure import Section, render
 from peers import HERE, PeerMissingError, pins
 
-BENCHMARKS = {
-    "libcachesim": "against_libcachesim",
-    "kvcache-simulator": "against_kvcache_simulator",
-    "flat-parity": "flat_parity",
-    "kernel": "kernel",
-    "curve": "curve",
-    "reading": "reading",
-    "startup": "startup",
-    "study": "study",
-    "memory": "memory",
-    "sampling": "sampling",
-    "live": "live",
-    "live-latency": "live_latency",
-    "live-lock": "live_lock",
-    "serve": "serve",
-    "serve-aisimulate": "serve_aisimulate",
-    "serve-day": "serve_day",
-    "sampling-memory": "sampling_memory",
-    "live-soak": "live_soak",
-    "live-memory": "live_memory",
+TABLES = {
+    "replay": {
+        "libcachesim": "against_libcachesim",
+        "kvcache-simulator": "against_kvcache_simulator",
+        "flat-parity": "flat_parity",
+        "kernel": "kernel",
+        "curve": "curve",
+        "reading": "reading",
+        "startup": "startup",
+        "study": "study",
+        "memory": "memory",
+        "sampling": "sampling",
+    },
+    "live": {
+        "live": "live",
+        "live-latency": "live_latency",
+        "live-lock": "live_lock",
+        "live-memory": "live_memory",
+        "live-soak": "live_soak",
+    },
+    "serve": {
+        "serve": "serve",
+        "serve-aisimulate": "serve_aisimulate",
+        "serve-day": "serve_day",
+    },
 }
-"""In the order of the table; each is a module here with a `run`."""
+"""Benchmarks by table, in its order; each is a module here with a `run`."""
 
-ALONE = frozenset({"sampling-memory", "live-soak", "live-memory"})
-"""Too long for the table: run with --only."""
+BENCHMARKS = {name: module for table in TABLES.values() for name, module in table.items()} | {
+    "sampling-memory": "sampling_memory"
+}
+"""With those that are too long for a table: run them with --only."""
+
+FILES = {"replay": "RESULTS.md", "live": "RESULTS-live.md", "serve": "RESULTS-serve.md"}
 
 IDLE = 0.5
 """A load average up to this much counts as a machine with nothing else to do."""
@@ -64,7 +74,7 @@ def _memory_gib() -> float:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
 
 
-def _head(load: float) -> str:
+def _head(table: str, load: float) -> str:
     packages = ", ".join(
         f"{name} {importlib.metadata.version(name)}" for name in ("numpy", "numba", "typer")
     )
@@ -73,9 +83,9 @@ def _head(load: float) -> str:
         "" if load <= IDLE else " **The machine was not idle: measure again before relying on it.**"
     )
     return f"""\
-# Measured
+# Measured: {table}
 
-Written by `make bench`, whole, from one run on one machine. Times are the median of several runs
+Written by `bench/run.py --table {table}`, whole, from one run on one machine. Times are the median of several runs
 (the fastest in brackets); both sides take turns after a run that is not counted; a ratio is of the
 medians. A bar that is not met says so.
 
@@ -99,23 +109,31 @@ def measured(name: str) -> Section:
     return section
 
 
+def write_table(table: str) -> None:
+    """Measure all of a table and write its file, whole or not at all."""
+    from kvsched.foundation.files import write_whole
+
+    load = os.getloadavg()[0]
+    sections = [measured(name) for name in TABLES[table]]
+    verdicts = [row.met for section in sections for row in section.rows if row.met is not None]
+    summary = f"{sum(verdicts)} of {len(verdicts)} bars are met.\n"
+    text = "\n".join([_head(table, load), summary, *(render(section) for section in sections)])
+    write_whole(HERE / FILES[table], text.rstrip("\n").encode() + b"\n")
+    print(f"{table}: {summary.strip()}")
+
+
 def main() -> int:
     """Parse the command line, measure, write."""
     parser = argparse.ArgumentParser(description="Measure kvsched against its peers.")
-    parser.add_argument("--only", choices=BENCHMARKS, help="one benchmark, to the terminal")
-    only = parser.parse_args().only
-    load = os.getloadavg()[0]
-    if only:
-        print(render(measured(only)))
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--only", choices=BENCHMARKS, help="one benchmark, to the terminal")
+    what.add_argument("--table", choices=TABLES, help="one table, to its file")
+    asked = parser.parse_args()
+    if asked.only:
+        print(render(measured(asked.only)))
         return 0
-    from kvsched.foundation.files import write_whole
-
-    sections = [measured(name) for name in BENCHMARKS if name not in ALONE]
-    verdicts = [row.met for section in sections for row in section.rows if row.met is not None]
-    summary = f"{sum(verdicts)} of {len(verdicts)} bars are met.\n"
-    text = "\n".join([_head(load), summary, *(render(section) for section in sections)])
-    write_whole(HERE / "RESULTS.md", text.rstrip("\n").encode() + b"\n")
-    print(summary.strip())
+    for table in [asked.table] if asked.table else TABLES:
+        write_table(table)
     return 0
 
 

