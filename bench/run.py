@@ -1,6 +1,6 @@
 """Measure kvsched against its peers and write the table.
 
-    python bench/run.py                every table: bench/RESULTS.md, RESULTS-live.md, RESULTS-serve.md
+    python bench/run.py                every table: RESULTS.md, RESULTS-live.md, RESULTS-serve.md
     python bench/run.py --table NAME   one of them: replay, live or serve
     python bench/run.py --only NAME    one benchmark, to the terminal only: a table that mixes runs
                                        would compare one moment of a machine with another
@@ -85,9 +85,9 @@ def _head(table: str, load: float) -> str:
     return f"""\
 # Measured: {table}
 
-Written by `bench/run.py --table {table}`, whole, from one run on one machine. Times are the median of several runs
-(the fastest in brackets); both sides take turns after a run that is not counted; a ratio is of the
-medians. A bar that is not met says so.
+Written by `bench/run.py --table {table}`, whole, from one run on one machine. Times are the median
+of several runs (the fastest in brackets); both sides take turns after a run that is not counted; a
+ratio is of the medians. A bar that is not met says so.
 
 - Machine: {_processor()}, {os.cpu_count()} cores, {_memory_gib():.0f} GiB; load average when
   starting {load:.2f}.{busy}
