@@ -100,6 +100,40 @@ def test_every_option_reaches_the_engine(trace: str) -> None:
     }
 
 
+def test_arrivals_engines_and_limits_reach_the_engine(trace: str) -> None:
+    arguments = (
+        "--no-band", "--rate", "50", "--burstiness", "2", "--seed", "7", "--data-parallel-size",
+        "2", "--routing", "cache-aware", "--scheduling-policy", "edf:ttft_s=2", "--max-waiting",
+        "9", "--max-waiting-tokens", "9000", "--max-queue-s", "5", "--degrade", "unstored",
+        "--degrade-above", "0.5", "--pause-above", "0.9", "--resume-below", "0.8", "--swap-space",
+        "1", "--swap-bandwidth", "20",
+    )  # fmt: skip
+    found = json.loads(good(trace, *ENGINE, "--format", "json", *arguments))
+    asked = {
+        "rate": 50.0, "burstiness": 2.0, "seed": 7, "data_parallel_size": 2, "speedup": None,
+        "routing": "cache-aware", "scheduling_policy": "edf:ttft_s=2", "max_waiting": 9,
+        "max_waiting_tokens": 9000, "max_queue_s": 5.0, "degrade": "unstored",
+        "degrade_above": 0.5, "pause_above": 0.9, "resume_below": 0.8, "swap_space": 1.0,
+        "swap_bandwidth": 20.0, "deadlines": False, "swap_blocks": 16,
+    }  # fmt: skip
+    assert {name: found["config"][name] for name in asked} == asked
+    assert len(found["summary"]["engines"]) == 2
+    assert found["summary"]["swap"]["preemptions"] == 0
+    text = " ".join(good(trace, *ENGINE, *arguments).split())
+    for said in (
+        "50 requests a second (burstiness 2)", "2 engines, cache-aware", "edf:ttft_s=2",
+        "swap space 1 GiB, 16 blocks, at 20 GB/s", "pause above 0.9", "engine 1", "max waiting 9",
+    ):  # fmt: skip
+        assert said in text
+    own = Path(__file__).resolve().parents[2] / "examples" / "patient_shortest.py"
+    order = f"{own}:PatientShortest"
+    mine = json.loads(
+        good(trace, *ENGINE, "--format", "json", "--no-band", "--scheduling-policy", order)
+    )
+    assert mine["config"]["scheduling_policy"] == "patient-shortest"
+    assert "deadline_s" in refused(trace, *ENGINE, "--deadlines")
+
+
 def test_presets_are_traces() -> None:
     text = good("preset:chat", *ENGINE, "--limit", "50", "--no-band")
     assert "50 requests" in text
@@ -134,6 +168,13 @@ def test_wrong_use_is_one_line_and_nothing_is_written(trace: str, tmp_path: Path
         ((*ENGINE, "--speedup", "0"), "speedup must be above 0"),
         ((*ENGINE, "--speedup", "2", "--concurrency", "3"), "a closed loop has no rate"),
         ((*ENGINE, "--concurrency", "0"), "concurrency must be"),
+        ((*ENGINE, "--rate", "0"), "the rate must be above 0"),
+        ((*ENGINE, "--rate", "1", "--concurrency", "2"), "a rate or a concurrency, not both"),
+        ((*ENGINE, "--sessions"), "session column"),
+        ((*ENGINE, "--routing", "random"), "unknown routing random"),
+        ((*ENGINE, "--resume-below", "0.5"), "resume_below needs pause_above"),
+        ((*ENGINE, "--swap-space", "4"), "go together"),
+        ((*ENGINE, "--data-parallel-size", "0"), "data_parallel_size must be"),
         ((*ENGINE, "--watermark", "1"), "watermark must be from 0 to below 1"),
         ((*ENGINE, "--slo-tpot-ms", "0"), "tpot_s must be above 0"),
         ((*ENGINE, "--limit", "0"), "at least 1 request"),

@@ -69,8 +69,9 @@ def write_served(
     """
     names = file_names(exports, step_log)
     tables = {"requests": request_table(served.simulation, objective)}
-    if step_log and served.simulation.step_log is not None:
-        tables["steps"] = step_table(served.simulation.step_log)
+    found = served.simulation
+    if step_log and found.step_log is not None:
+        tables["steps"] = step_table(found.step_log, found.step_replica)
     with contextlib.ExitStack() as stack:
         streams = {name: stack.enter_context(whole_file(folder / name)) for name in names}
         streams["result.json"].write(_json(served.result))
@@ -104,6 +105,7 @@ def _write_table(stream: IO[bytes], form: str, table: Table, path: Path) -> None
     try:
         # A column of no value at all has its type too.
         kinds = {name: pl.String for name in _TEXTS if name in table}
+        kinds |= {name: pl.Int64 for name in table if name == "replica"}
         kinds |= {name: pl.Float64 for name in table if name.endswith("_s")}
         pl.DataFrame(table, schema_overrides=kinds).write_parquet(stream)
     except (pl.exceptions.PolarsError, OSError) as error:
