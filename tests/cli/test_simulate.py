@@ -232,3 +232,80 @@ def test_a_failure_leaves_no_folder(
     with pytest.raises((KvschedError, KeyboardInterrupt, AssertionError)):
         good(trace, *ENGINE, "-o", str(tmp_path / "out"))
     assert not (tmp_path / "out").exists()
+
+
+SWEEP = ("--sweep", "max-num-seqs=1,4", "--sweep", "eviction-policy=lru,sieve")
+
+
+def test_a_sweep_writes_a_folder_and_goes_on_after_an_interruption(
+    trace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folders = [tmp_path / name for name in ("a", "b")]
+    out = ("--export", "jsonl,parquet")
+    text = good(trace, *ENGINE, *SWEEP, *out, "-o", str(folders[0]))
+    assert "4 points: max-num-seqs · eviction-policy" in text
+    assert f"Numbers: {folders[0] / 'sweep.json'}" in text
+    result = json.loads((folders[0] / "sweep.json").read_text())
+    assert len(result["points"]) == 4
+    assert result["points"][0]["bands"] == {}, "the middle alone, unless --band"
+    found = json.loads(good(trace, *ENGINE, *SWEEP, "--format", "json"))
+    assert found == result
+
+    from kvsched.serve.points import Point, Records
+
+    real = Records.add
+
+    def stopped(self: Records, name: str, point: Point) -> None:
+        real(self, name, point)
+        if len(self.points) == 2:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Records, "add", stopped)
+        ended = CliRunner().invoke(
+            app, ["simulate", trace, *ENGINE, *SWEEP, *out, "-o", str(folders[1])]
+        )
+    assert ended.exit_code == 1
+    assert "the same command goes on from here" in ended.stderr
+    assert [path.name for path in folders[1].iterdir()] == ["points.jsonl"]
+    with (folders[1] / "points.jsonl").open("ab") as stream:
+        stream.write(b'{"identity": "torn')
+    ended = CliRunner().invoke(
+        app, ["simulate", trace, *ENGINE, *SWEEP, *out, "-o", str(folders[1])]
+    )
+    assert ended.exit_code == 0
+    assert "points.jsonl, row 3: damaged, its point is run again" in ended.stderr
+    names = {"sweep.json", "sweep.html", "sweep.jsonl", "sweep.parquet"}
+    one, other = ({n: (folder / n).read_bytes() for n in names} for folder in folders)
+    assert one == other
+    assert {path.name for path in folders[1].iterdir()} == {*names, "points.jsonl"}
+
+
+def test_a_rate_is_found(trace: str, tmp_path: Path) -> None:
+    asked = (*ENGINE, "--find-rate", "--slo-ttft-ms", "100", "--slo-share", "0.8")
+    text = good(trace, *asked, "-o", str(tmp_path / "out"))
+    assert "The objective holds" in " ".join(text.split())
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {
+        "rate.json", "rate.html", "rate.jsonl", "points.jsonl",
+    }  # fmt: skip
+    found = json.loads(good(trace, *asked, "--rate", "5", "--format", "json"))
+    assert (found["by"], found["share"]) == ("rate", 0.8)
+    assert found["tried"][0]["point"]["settings"].keys() == {"rate"}
+
+
+def test_wrong_searches_write_nothing(trace: str, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    for arguments, said in (
+        (("--sweep", "max-seqs=1"), "no such setting"),
+        (("--sweep", "max-num-seqs=0,4"), "max-num-seqs=0: max_num_seqs must be"),
+        (("--sweep", "max-num-seqs=4", "--find-rate"), "not both"),
+        (("--sweep", "max-num-seqs=4", "--step-log"), "goes with one run"),
+        (("--sweep", "max-num-seqs=4", "--export", "xml"), "unknown export xml"),
+        (("--find-rate",), "needs an objective"),
+        (("--find-rate", "--slo-ttft-ms", "9", "--concurrency", "2"), "a closed loop has no rate"),
+        (("--find-rate", "--slo-ttft-ms", "9", "--slo-share", "2"), "the share must be"),
+    ):
+        assert said in refused(trace, *ENGINE, *arguments, "-o", str(out))
+        assert not out.exists()
+    taken = Path(trace).rename(tmp_path / "points.jsonl")
+    assert "is read here" in refused(str(taken), *ENGINE, *SWEEP, "-o", str(tmp_path))

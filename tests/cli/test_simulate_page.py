@@ -17,7 +17,13 @@ TEXT = PAGE.read_text(encoding="utf-8")
 
 
 def test_every_option_is_on_the_page() -> None:
-    from kvsched.cli.simulate import AdmissionOptions, EngineOptions, LoadOptions, OutputOptions
+    from kvsched.cli.simulate import (
+        AdmissionOptions,
+        EngineOptions,
+        LoadOptions,
+        OutputOptions,
+        SearchOptions,
+    )
 
     command = get_command(app).commands["simulate"]  # type: ignore[attr-defined]
     given = {
@@ -28,7 +34,7 @@ def test_every_option_is_on_the_page() -> None:
     }
     on_page = set(re.findall(r"`(--[a-z-]+)", TEXT))
     assert on_page <= given
-    groups = (AdmissionOptions, EngineOptions, LoadOptions, OutputOptions)
+    groups = (AdmissionOptions, EngineOptions, LoadOptions, SearchOptions, OutputOptions)
     fields = {name for group in groups for name in group.__dataclass_fields__}
     own = {
         name

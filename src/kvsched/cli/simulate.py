@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from kvsched.cli.simulate_options import (
     EngineOptions,
     LoadOptions,
     OutputOptions,
+    SearchOptions,
 )
 from kvsched.foundation.errors import UsageError
 
@@ -38,6 +40,7 @@ def asking_of(
         ttft_s=seconds(values.pop("slo_ttft_ms")), tpot_s=seconds(values.pop("slo_tpot_ms"))
     )
     values.pop("limit")
+    values["band"] = load.band is not False
     return Asking(**values, seed=seed, objective=objective)
 
 
@@ -47,6 +50,7 @@ def command(
     engine: EngineOptions,
     admission: AdmissionOptions,
     load: LoadOptions,
+    search: SearchOptions,
     output: OutputOptions,
 ) -> None:
     """Serve a trace with a simulated engine: TTFT, TPOT, throughput, and who did not finish.
@@ -59,6 +63,12 @@ def command(
     from kvsched.serve.served import serve
 
     asking = asking_of(engine, load, admission, source.seed)
+    if search.asked:
+        from kvsched.cli import simulate_many
+
+        few = dataclasses.replace(asking, band=bool(load.band))
+        simulate_many.run(source, few, search, output, lambda: _open(source, load.limit))
+        return
     names = _check(source, asking, output)
     trace = _open(source, load.limit)
     folder = None if output.output_dir is None else Path(output.output_dir)

@@ -250,12 +250,46 @@ class LoadOptions:
         float | None, typer.Option("--slo-tpot-ms", help="The objective: TPOT of at most so much.")
     ] = None
     band: Annotated[
-        bool,
+        bool | None,
         typer.Option(
             "--band/--no-band",
             help="Run with the low and the high step time too, not the middle alone.",
+            show_default="on for one run, off for a sweep",
         ),
-    ] = True
+    ] = None
+
+
+@dataclasses.dataclass(frozen=True)
+class SearchOptions:
+    """Many runs instead of one."""
+
+    sweep: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--sweep",
+            metavar="KEY=A,B,C",
+            help="Run every value of an option, as in max-num-seqs=64,128; of several keys every "
+            "combination. May be given again.",
+            show_default=False,
+        ),
+    ] = None
+    find_rate: Annotated[
+        bool,
+        typer.Option(
+            "--find-rate/--no-find-rate",
+            help="Find the highest rate that holds the objective: of --rate, or without it of "
+            "--speedup.",
+        ),
+    ] = False
+    slo_share: Annotated[
+        float,
+        typer.Option("--slo-share", help="Share of the requests that must meet the objective."),
+    ] = 0.99
+
+    @property
+    def asked(self) -> bool:
+        """Whether there are to be many runs."""
+        return bool(self.sweep) or self.find_rate
 
 
 @dataclasses.dataclass(frozen=True)
