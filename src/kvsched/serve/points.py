@@ -277,7 +277,9 @@ def run_points(
     `serve` a point, and its memory a thread. Raises InputError, and KvschedError where a record
     cannot be written.
     """
-    names = [_identity_or_none(trace, ask.asking) for ask in asks]
+    names: list[str | None] = [None] * len(asks)
+    if records is not None:
+        names = [_identity_or_none(trace, ask.asking) for ask in asks]
     found: dict[int, Point] = {}
     if records is not None:
         for at, (name, ask) in enumerate(zip(names, asks, strict=True)):
