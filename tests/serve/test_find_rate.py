@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import settings as given_settings
 from hypothesis import strategies as st
-from serving import plain
+from serving import in_sessions, plain
 
 from kvsched.foundation.errors import UsageError
 from kvsched.serve import find_rate as module
@@ -59,6 +59,7 @@ def test_the_edge_is_found(edge: float, start: float, tolerance: float) -> None:
 def test_never_and_always() -> None:
     never = searched(lambda _rate: False)
     assert (never.found, never.fails_at) == (None, pytest.approx(2.0**-16, rel=1e-5))
+    assert len(never.held) == 6, "it is not halved down to nothing"
     always = searched(lambda _rate: True)
     assert (always.found, always.fails_at) == (pytest.approx(2.0**17, rel=1e-5), None)
 
@@ -138,6 +139,19 @@ def test_a_rate_in_requests_a_second() -> None:
     # Evenly spaced arrivals, as the trace's own are: the same edge.
     assert result.found == pytest.approx(RESULT.found_requests_s, rel=0.05)
     assert f"{result.found:.4g} requests a second" in result.sentences[0]
+
+
+def test_sessions_have_no_rate_of_requests() -> None:
+    talks = in_sessions(TRACE, [at // 2 for at in range(80)])
+    asked = dataclasses.replace(ASKED, sessions=True)
+    result = found_in(talks, asked)
+    assert result.by == "speedup"
+    assert result.found is not None
+    assert {tried.requests_s for tried in result.tried} == {None}
+    assert "a second" not in result.sentences[0]
+    by_rate = found_in(talks, dataclasses.replace(asked, rate=5.0))
+    assert by_rate.found_requests_s == by_rate.found
+    assert "sessions a second" in by_rate.sentences[0]
 
 
 def test_words_where_nothing_or_everything_holds() -> None:

@@ -34,8 +34,9 @@ class Tried(msgspec.Struct, frozen=True, kw_only=True):
     """A rate that was tried."""
 
     value: float
-    requests_s: float
-    """Requests (sessions, where these arrive) a second; a speedup's are their mean."""
+    requests_s: float | None
+    """Requests (sessions, where these arrive) a second; a speedup's are their mean. None for a
+    speedup with sessions, whose later turns arrive when they are answered."""
     holds: bool
     point: Point
 
@@ -112,8 +113,17 @@ class Search:
     def _bracket(self) -> None:
         # Two at a time: the trials are the same on one core and on many.
         self._try([self._start, 2 * self._start])
-        for power in range(2, DOUBLINGS + 1, 2):
+        if self.found is None:
+            # What requests do not see where they are alone, they see at no rate: rather than halve
+            # down to there, look there, and at a few on the way.
+            lowest = self._start / 2**DOUBLINGS
+            self._try([lowest, self._start / 4])
             if self.found is None:
+                self._try([self._start / 16, self._start / 256])
+                return
+        for power in range(2, DOUBLINGS + 1, 2):
+            best = self.found
+            if best is not None and best < self._start / 2**power:
                 self._try([self._start / 2 ** (power - 1), self._start / 2**power])
             elif self.fails_at is None:
                 self._try([self._start * 2**power, self._start * 2 ** (power + 1)])
@@ -143,7 +153,7 @@ class Search:
         self._narrow()
 
 
-def _start(trace: Trace, asking: Asking) -> tuple[Literal["rate", "speedup"], float, float]:
+def _start(trace: Trace, asking: Asking) -> tuple[Literal["rate", "speedup"], float, float | None]:
     """Return what is searched, where it begins, and the requests a second of a value of 1."""
     if asking.concurrency is not None:
         raise UsageError("a closed loop has no rate to find: leave out --concurrency")
@@ -159,7 +169,7 @@ def _start(trace: Trace, asking: Asking) -> tuple[Literal["rate", "speedup"], fl
             "all requests of the trace arrive at once, so there is no rate to find: give --rate, "
             "where the search begins"
         )
-    return "speedup", asking.speedup, (len(trace) - 1) / span
+    return "speedup", asking.speedup, None if asking.sessions else (len(trace) - 1) / span
 
 
 def holds(point: Point, share: float) -> bool:
@@ -209,7 +219,7 @@ def find_rate(
     search.go()
     best = search.found
     tried = tuple(
-        Tried(value=v, requests_s=v * each, holds=search.held[v], point=points[v])
+        Tried(value=v, requests_s=_times(v, each), holds=search.held[v], point=points[v])
         for v in sorted(points)
     )
     return RateResult(
@@ -222,7 +232,7 @@ def find_rate(
         share=share,
         tolerance=tolerance,
         found=best,
-        found_requests_s=None if best is None else best * each,
+        found_requests_s=_times(best, each),
         fails_at=search.fails_at,
         reversals=search.reversals,
         tried=tried,
@@ -231,20 +241,26 @@ def find_rate(
     )
 
 
+def _times(value: float | None, each: float | None) -> float | None:
+    return None if value is None or each is None else value * each
+
+
 def _ask(asking: Asking, by: str, value: float) -> Ask:
     change: dict[str, Any] = {by: value}
     return Ask({by: value}, dataclasses.replace(asking, **change))
 
 
 def _sentences(
-    search: Search, by: str, each: float, tried: Sequence[Tried], sessions: bool
+    search: Search, by: str, each: float | None, tried: Sequence[Tried], sessions: bool
 ) -> tuple[str, ...]:
-    one = "sessions" if sessions and by == "rate" else "requests"
+    one = "sessions" if sessions else "requests"
 
     def named(value: float) -> str:
         if by == "rate":
             return f"{value:.4g} {one} a second"
-        return f"--speedup {value:.4g}, {value * each:.4g} {one} a second on average"
+        if each is None:
+            return f"--speedup {value:.4g}"
+        return f"--speedup {value:.4g}, {value * each:.4g} requests a second on average"
 
     best, above = search.found, search.fails_at
     said = []
