@@ -122,7 +122,7 @@ def test_arrivals_engines_and_limits_reach_the_engine(trace: str) -> None:
     text = " ".join(good(trace, *ENGINE, *arguments).split())
     for said in (
         "50 requests a second (burstiness 2)", "2 engines, cache-aware", "edf:ttft_s=2",
-        "swap space 1 GiB, 16 blocks, at 20 GB/s", "pause above 0.9", "engine 1", "max waiting 9",
+        "swap space 1 GiB, 16 blocks, at 20 GB/s", "pause above 0.9", "engine 1", "max-waiting 9",
     ):  # fmt: skip
         assert said in text
     own = Path(__file__).resolve().parents[2] / "examples" / "patient_shortest.py"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -141,6 +142,21 @@ def test_a_torn_last_line_is_left_out_and_said(tmp_path: Path, runs: list[Ask], 
     after = Records(path)
     assert len(after.points) == 6
     assert len(after.notes) == 1, "the torn line stays, and spoils no other"
+
+
+@given(cut=st.integers(0, 4000))
+@given_settings(max_examples=15, deadline=None)
+def test_a_kill_at_any_byte_changes_nothing(cut: int) -> None:
+    grid = {"max_num_seqs": (1, 2, 8)}
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "points.jsonl"
+        whole = raw(swept(grid, records=Records(path)))
+        data = path.read_bytes()
+        path.write_bytes(data[: min(cut, len(data))])
+        kept = Records(path)
+        torn = not data[: min(cut, len(data))].endswith(b"\n") and cut > 0
+        assert len(kept.notes) <= int(torn)
+        assert raw(swept(grid, records=kept)) == whole
 
 
 def test_a_file_that_is_none_of_ours_spoils_nothing(tmp_path: Path) -> None:

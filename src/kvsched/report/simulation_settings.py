@@ -57,7 +57,7 @@ def arrival_parts(config: dict[str, Any]) -> list[str]:
 def memory_parts(config: dict[str, Any]) -> list[str]:
     """Say which limits and which second tier there are."""
     limits = [
-        f"{key.replace('_', ' ')} {config[key]}"
+        f"{key.replace('_', '-')} {config[key]:g}"
         for key in ("max_waiting", "max_waiting_tokens", "max_queue_s", "degrade_above")
         if config[key] is not None
     ]

@@ -128,7 +128,7 @@ def check_point(asking: Asking, trace: Trace) -> None:
 def run_point(trace: Trace, ask: Ask, compiled: bool | None = None) -> Point:
     """Run one point. What is wrong with it alone (a setting, a stall) is its fault, not raised."""
     try:
-        served = serve(trace, ask.asking, compiled=compiled)
+        served = serve(trace, ask.asking, compiled=compiled, step_log=False)
     except InputError:
         raise
     except KvschedError as error:

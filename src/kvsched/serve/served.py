@@ -264,10 +264,12 @@ def serve(
     *,
     compiled: bool | None = None,
     report: Report | None = None,
+    step_log: bool = True,
 ) -> Served:
     """Serve ``trace`` as ``asking`` says: with the middle step time, and with low and high.
 
-    Everything that can be refused is refused before the first run. Cost: three runs of
+    Without ``step_log`` no steps are kept, and the summary has no levels over time. Everything that
+    can be refused is refused before the first run. Cost: three runs of
     `kvsched.serve.simulate.simulate`, one without the band. Raises UsageError, InputError for a
     file of coefficients, StalledError.
     """
@@ -301,7 +303,7 @@ def serve(
             data_parallel_size=asking.data_parallel_size,
             routing=asking.routing,
             horizon_s=asking.horizon_s,
-            step_log=band == "mid",
+            step_log=step_log and band == "mid",
             compiled=compiled,
         )
         middle = simulation if middle is None else middle
