@@ -101,6 +101,40 @@ def test_every_option_reaches_the_engine(trace: str) -> None:
     assert other["summary"]["rejected_because"] == {"its prompt reaches max_model_len": 1}
 
 
+def test_arrivals_engines_and_limits_reach_the_engine(trace: str) -> None:
+    arguments = (
+        "--no-band", "--rate", "50", "--burstiness", "2", "--seed", "7", "--data-parallel-size",
+        "2", "--routing", "cache-aware", "--scheduling-policy", "edf:ttft_s=2", "--max-waiting",
+        "9", "--max-waiting-tokens", "9000", "--max-queue-s", "5", "--degrade", "unstored",
+        "--degrade-above", "0.5", "--pause-above", "0.9", "--resume-below", "0.8", "--swap-space",
+        "1", "--swap-bandwidth", "20",
+    )  # fmt: skip
+    found = json.loads(good(trace, *ENGINE, "--format", "json", *arguments))
+    asked = {
+        "rate": 50.0, "burstiness": 2.0, "seed": 7, "data_parallel_size": 2, "speedup": None,
+        "routing": "cache-aware", "scheduling_policy": "edf:ttft_s=2", "max_waiting": 9,
+        "max_waiting_tokens": 9000, "max_queue_s": 5.0, "degrade": "unstored",
+        "degrade_above": 0.5, "pause_above": 0.9, "resume_below": 0.8, "swap_space": 1.0,
+        "swap_bandwidth": 20.0, "deadlines": False, "swap_blocks": 16,
+    }  # fmt: skip
+    assert {name: found["config"][name] for name in asked} == asked
+    assert len(found["summary"]["engines"]) == 2
+    assert found["summary"]["swap"]["preemptions"] == 0
+    text = " ".join(good(trace, *ENGINE, *arguments).split())
+    for said in (
+        "50 requests a second (burstiness 2)", "2 engines, cache-aware", "edf:ttft_s=2",
+        "swap space 1 GiB, 16 blocks, at 20 GB/s", "pause above 0.9", "engine 1", "max-waiting 9",
+    ):  # fmt: skip
+        assert said in text
+    own = Path(__file__).resolve().parents[2] / "examples" / "patient_shortest.py"
+    order = f"{own}:PatientShortest"
+    mine = json.loads(
+        good(trace, *ENGINE, "--format", "json", "--no-band", "--scheduling-policy", order)
+    )
+    assert mine["config"]["scheduling_policy"] == "patient-shortest"
+    assert "deadline_s" in refused(trace, *ENGINE, "--deadlines")
+
+
 def test_presets_are_traces() -> None:
     text = good("preset:chat", *ENGINE, "--limit", "50", "--no-band")
     assert "50 requests" in text
@@ -135,6 +169,13 @@ def test_wrong_use_is_one_line_and_nothing_is_written(trace: str, tmp_path: Path
         ((*ENGINE, "--speedup", "0"), "speedup must be above 0"),
         ((*ENGINE, "--speedup", "2", "--concurrency", "3"), "a closed loop has no rate"),
         ((*ENGINE, "--concurrency", "0"), "concurrency must be"),
+        ((*ENGINE, "--rate", "0"), "the rate must be above 0"),
+        ((*ENGINE, "--rate", "1", "--concurrency", "2"), "a rate or a concurrency, not both"),
+        ((*ENGINE, "--sessions"), "session column"),
+        ((*ENGINE, "--routing", "random"), "unknown routing random"),
+        ((*ENGINE, "--resume-below", "0.5"), "resume_below needs pause_above"),
+        ((*ENGINE, "--swap-space", "4"), "go together"),
+        ((*ENGINE, "--data-parallel-size", "0"), "data_parallel_size must be"),
         ((*ENGINE, "--watermark", "1"), "watermark must be from 0 to below 1"),
         ((*ENGINE, "--slo-tpot-ms", "0"), "tpot_s must be above 0"),
         ((*ENGINE, "--limit", "0"), "at least 1 request"),
@@ -192,3 +233,80 @@ def test_a_failure_leaves_no_folder(
     with pytest.raises((KvschedError, KeyboardInterrupt, AssertionError)):
         good(trace, *ENGINE, "-o", str(tmp_path / "out"))
     assert not (tmp_path / "out").exists()
+
+
+SWEEP = ("--sweep", "max-num-seqs=1,4", "--sweep", "eviction-policy=lru,sieve")
+
+
+def test_a_sweep_writes_a_folder_and_goes_on_after_an_interruption(
+    trace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folders = [tmp_path / name for name in ("a", "b")]
+    out = ("--export", "jsonl,parquet")
+    text = good(trace, *ENGINE, *SWEEP, *out, "-o", str(folders[0]))
+    assert "4 points: max-num-seqs · eviction-policy" in text
+    assert f"Numbers: {folders[0] / 'sweep.json'}" in text
+    result = json.loads((folders[0] / "sweep.json").read_text())
+    assert len(result["points"]) == 4
+    assert result["points"][0]["bands"] == {}, "the middle alone, unless --band"
+    found = json.loads(good(trace, *ENGINE, *SWEEP, "--format", "json"))
+    assert found == result
+
+    from kvsched.serve.points import Point, Records
+
+    real = Records.add
+
+    def stopped(self: Records, name: str, point: Point) -> None:
+        real(self, name, point)
+        if len(self.points) == 2:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Records, "add", stopped)
+        ended = CliRunner().invoke(
+            app, ["simulate", trace, *ENGINE, *SWEEP, *out, "-o", str(folders[1])]
+        )
+    assert ended.exit_code == 1
+    assert "the same command goes on from here" in ended.stderr
+    assert [path.name for path in folders[1].iterdir()] == ["points.jsonl"]
+    with (folders[1] / "points.jsonl").open("ab") as stream:
+        stream.write(b'{"identity": "torn')
+    ended = CliRunner().invoke(
+        app, ["simulate", trace, *ENGINE, *SWEEP, *out, "-o", str(folders[1])]
+    )
+    assert ended.exit_code == 0
+    assert "points.jsonl, row 3: damaged, its point is run again" in ended.stderr
+    names = {"sweep.json", "sweep.html", "sweep.jsonl", "sweep.parquet"}
+    one, other = ({n: (folder / n).read_bytes() for n in names} for folder in folders)
+    assert one == other
+    assert {path.name for path in folders[1].iterdir()} == {*names, "points.jsonl"}
+
+
+def test_a_rate_is_found(trace: str, tmp_path: Path) -> None:
+    asked = (*ENGINE, "--find-rate", "--slo-ttft-ms", "100", "--slo-share", "0.8")
+    text = good(trace, *asked, "-o", str(tmp_path / "out"))
+    assert "The objective holds" in " ".join(text.split())
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {
+        "rate.json", "rate.html", "rate.jsonl", "points.jsonl",
+    }  # fmt: skip
+    found = json.loads(good(trace, *asked, "--rate", "5", "--format", "json"))
+    assert (found["by"], found["share"]) == ("rate", 0.8)
+    assert found["tried"][0]["point"]["settings"].keys() == {"rate"}
+
+
+def test_wrong_searches_write_nothing(trace: str, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    for arguments, said in (
+        (("--sweep", "max-seqs=1"), "no such setting"),
+        (("--sweep", "max-num-seqs=0,4"), "max-num-seqs=0: max_num_seqs must be"),
+        (("--sweep", "max-num-seqs=4", "--find-rate"), "not both"),
+        (("--sweep", "max-num-seqs=4", "--step-log"), "goes with one run"),
+        (("--sweep", "max-num-seqs=4", "--export", "xml"), "unknown export xml"),
+        (("--find-rate",), "needs an objective"),
+        (("--find-rate", "--slo-ttft-ms", "9", "--concurrency", "2"), "a closed loop has no rate"),
+        (("--find-rate", "--slo-ttft-ms", "9", "--slo-share", "2"), "the share must be"),
+    ):
+        assert said in refused(trace, *ENGINE, *arguments, "-o", str(out))
+        assert not out.exists()
+    taken = Path(trace).rename(tmp_path / "points.jsonl")
+    assert "is read here" in refused(str(taken), *ENGINE, *SWEEP, "-o", str(tmp_path))

@@ -17,7 +17,13 @@ TEXT = PAGE.read_text(encoding="utf-8")
 
 
 def test_every_option_is_on_the_page() -> None:
-    from kvsched.cli.simulate import EngineOptions, LoadOptions, OutputOptions
+    from kvsched.cli.simulate import (
+        AdmissionOptions,
+        EngineOptions,
+        LoadOptions,
+        OutputOptions,
+        SearchOptions,
+    )
 
     command = get_command(app).commands["simulate"]  # type: ignore[attr-defined]
     given = {
@@ -28,9 +34,16 @@ def test_every_option_is_on_the_page() -> None:
     }
     on_page = set(re.findall(r"`(--[a-z-]+)", TEXT))
     assert on_page <= given
-    fields = (*vars(EngineOptions), *vars(LoadOptions), *vars(OutputOptions))
-    own = {f"--{name.replace('_', '-').removesuffix('-s')}" for name in fields} & given
-    assert len(own) > 20
+    groups = (AdmissionOptions, EngineOptions, LoadOptions, SearchOptions, OutputOptions)
+    fields = {name for group in groups for name in group.__dataclass_fields__}
+    own = {
+        name
+        for parameter in command.params
+        if parameter.name in fields
+        for name in (*parameter.opts, *parameter.secondary_opts)
+        if name.startswith("--")
+    }
+    assert len(own) > 40
     assert own <= on_page
 
 

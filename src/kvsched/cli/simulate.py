@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from kvsched.cli.groups import spread
 from kvsched.cli.opening import keep_apart, open_trace
-from kvsched.cli.options import (
-    Allowance,
-    KvCacheDtype,
-    ModelName,
-    TensorParallel,
-    TraceOptions,
-    Utilization,
-    WeightDtype,
-    print_json,
+from kvsched.cli.options import TraceOptions, print_json
+from kvsched.cli.simulate_options import (
+    AdmissionOptions,
+    EngineOptions,
+    LoadOptions,
+    OutputOptions,
+    SearchOptions,
 )
 from kvsched.foundation.errors import UsageError
 
@@ -27,177 +25,9 @@ if TYPE_CHECKING:
     from kvsched.trace.model import Trace
 
 
-@dataclasses.dataclass(frozen=True)
-class EngineOptions:
-    """The engine, in vLLM's names; what is not given is vLLM's own default of a server."""
-
-    model: ModelName = None
-    gpu: Annotated[str | None, typer.Option("--gpu", help="An accelerator of `kvsched gpus`.")] = (
-        None
-    )
-    tensor_parallel_size: TensorParallel = 1
-    gpu_memory_utilization: Utilization = 0.9
-    kv_cache_dtype: KvCacheDtype = "auto"
-    weight_dtype: WeightDtype = "auto"
-    allowance_gib: Allowance = 2.0
-    num_gpu_blocks_override: Annotated[
-        int | None,
-        typer.Option(
-            "--num-gpu-blocks-override",
-            help="Blocks, instead of what fits the memory; one is vLLM's null block.",
-        ),
-    ] = None
-    max_num_seqs: Annotated[
-        int | None,
-        typer.Option(
-            "--max-num-seqs", help="Requests that run at a time.", show_default="by device"
-        ),
-    ] = None
-    max_num_batched_tokens: Annotated[
-        int | None,
-        typer.Option(
-            "--max-num-batched-tokens",
-            help="Tokens that a step computes.",
-            show_default="by device",
-        ),
-    ] = None
-    max_model_len: Annotated[
-        int | None,
-        typer.Option(
-            "--max-model-len",
-            help="Tokens of prompt and answer; a prompt of so many is rejected.",
-            show_default="the model's own",
-        ),
-    ] = None
-    long_prefill_token_threshold: Annotated[
-        int,
-        typer.Option(
-            "--long-prefill-token-threshold",
-            help="Tokens of one request in a step beside others; 0 for no limit.",
-        ),
-    ] = 0
-    watermark: Annotated[
-        float,
-        typer.Option(
-            "--watermark", help="Share of the blocks kept free when a request joins others."
-        ),
-    ] = 0.0
-    enable_prefix_caching: Annotated[
-        bool,
-        typer.Option(
-            "--enable-prefix-caching/--no-enable-prefix-caching",
-            help="Whether what is cached can be hit.",
-        ),
-    ] = True
-    enable_chunked_prefill: Annotated[
-        bool,
-        typer.Option(
-            "--enable-chunked-prefill/--no-enable-chunked-prefill",
-            help="Whether a prompt may be computed in parts.",
-        ),
-    ] = True
-    cache_generated: Annotated[
-        bool,
-        typer.Option(
-            "--cache-generated/--no-cache-generated",
-            help="Whether the blocks that decoding fills are cached.",
-        ),
-    ] = True
-    scheduling_policy: Annotated[
-        str,
-        typer.Option(
-            "--scheduling-policy", metavar="ORDER", help="Who is admitted first: fcfs, priority, …"
-        ),
-    ] = "fcfs"
-    eviction_policy: Annotated[
-        str | None,
-        typer.Option(
-            "--eviction-policy",
-            metavar="NAME[:PARAMETER=VALUE]|path.py:Name|module:Name",
-            help="Which cached block leaves; `kvsched policies` lists them.",
-            show_default="vLLM's own free list",
-        ),
-    ] = None
-    step_time: Annotated[
-        str | None,
-        typer.Option(
-            "--step-time",
-            metavar="FILE",
-            help="Coefficients fitted to measured steps (docs/step-time.md).",
-            show_default="a roofline of the model on the GPU",
-        ),
-    ] = None
-
-
-@dataclasses.dataclass(frozen=True)
-class LoadOptions:
-    """How requests arrive, and what they should see."""
-
-    limit: Annotated[
-        int | None, typer.Option("--limit", help="Take the first so many requests of the trace.")
-    ] = None
-    speedup: Annotated[
-        float, typer.Option("--speedup", help="Requests arrive so many times as fast.")
-    ] = 1.0
-    concurrency: Annotated[
-        int | None,
-        typer.Option(
-            "--concurrency",
-            help="A closed loop: so many at a time, each when one before has ended.",
-        ),
-    ] = None
-    horizon_s: Annotated[
-        float | None,
-        typer.Option("--horizon", metavar="SECONDS", help="End then; who has not is unfinished."),
-    ] = None
-    slo_ttft_ms: Annotated[
-        float | None, typer.Option("--slo-ttft-ms", help="The objective: TTFT of at most so much.")
-    ] = None
-    slo_tpot_ms: Annotated[
-        float | None, typer.Option("--slo-tpot-ms", help="The objective: TPOT of at most so much.")
-    ] = None
-    band: Annotated[
-        bool,
-        typer.Option(
-            "--band/--no-band",
-            help="Run with the low and the high step time too, not the middle alone.",
-        ),
-    ] = True
-
-
-@dataclasses.dataclass(frozen=True)
-class OutputOptions:
-    """What is written."""
-
-    output_dir: Annotated[
-        str | None,
-        typer.Option(
-            "--output-dir",
-            "-o",
-            help="Folder for result.json, summary.json (aiperf's shape), trace.json (for "
-            "Perfetto), report.html and the tables.",
-        ),
-    ] = None
-    export: Annotated[
-        str,
-        typer.Option(
-            "--export",
-            metavar="jsonl|parquet|jsonl,parquet",
-            help="Form of the tables in the folder.",
-        ),
-    ] = "jsonl"
-    step_log: Annotated[
-        bool, typer.Option("--step-log", help="Write a table of the steps too.")
-    ] = False
-
-    @property
-    def exports(self) -> list[str]:
-        """Forms of the tables, each once."""
-        named = (name.strip() for name in self.export.split(","))
-        return list(dict.fromkeys(name for name in named if name))
-
-
-def asking_of(engine: EngineOptions, load: LoadOptions) -> Asking:
+def asking_of(
+    engine: EngineOptions, load: LoadOptions, admission: AdmissionOptions, seed: int = 0
+) -> Asking:
     """Return what the options ask. Raises UsageError for an objective that cannot be."""
     from kvsched.serve.served import Asking
     from kvsched.serve.summary import Objective
@@ -205,17 +35,23 @@ def asking_of(engine: EngineOptions, load: LoadOptions) -> Asking:
     def seconds(limit_ms: float | None) -> float | None:
         return None if limit_ms is None else limit_ms / 1e3
 
-    values: dict[str, Any] = {**vars(engine), **vars(load)}
+    values: dict[str, Any] = {**vars(engine), **vars(load), **vars(admission)}
     objective = Objective(
         ttft_s=seconds(values.pop("slo_ttft_ms")), tpot_s=seconds(values.pop("slo_tpot_ms"))
     )
     values.pop("limit")
-    return Asking(**values, objective=objective)
+    values["band"] = load.band is not False
+    return Asking(**values, seed=seed, objective=objective)
 
 
 @spread
 def command(
-    source: TraceOptions, engine: EngineOptions, load: LoadOptions, output: OutputOptions
+    source: TraceOptions,
+    engine: EngineOptions,
+    admission: AdmissionOptions,
+    load: LoadOptions,
+    search: SearchOptions,
+    output: OutputOptions,
 ) -> None:
     """Serve a trace with a simulated engine: TTFT, TPOT, throughput, and who did not finish.
 
@@ -226,7 +62,13 @@ def command(
     from kvsched.serve.files import prepare_folder
     from kvsched.serve.served import serve
 
-    asking = asking_of(engine, load)
+    asking = asking_of(engine, load, admission, source.seed)
+    if search.asked:
+        from kvsched.cli import simulate_many
+
+        few = dataclasses.replace(asking, band=bool(load.band))
+        simulate_many.run(source, few, search, output, lambda: _open(source, load.limit))
+        return
     names = _check(source, asking, output)
     trace = _open(source, load.limit)
     folder = None if output.output_dir is None else Path(output.output_dir)
@@ -252,6 +94,8 @@ def _check(source: TraceOptions, asking: Asking, output: OutputOptions) -> list[
     from kvsched.policy.registry import make
     from kvsched.serve.files import file_names
     from kvsched.serve.orders.registry import make_order
+    from kvsched.serve.parts import find_admission, find_traffic
+    from kvsched.serve.routing.registry import make_routing
     from kvsched.serve.served import FREE_LIST, find_step_time
 
     find_step_time(asking)
@@ -260,7 +104,11 @@ def _check(source: TraceOptions, asking: Asking, output: OutputOptions) -> list[
             "how many blocks there are is not known: name --model and --gpu, or "
             "--num-gpu-blocks-override"
         )
+    find_traffic(asking)
+    find_admission(asking)
     make_order(asking.scheduling_policy)
+    if asking.routing is not None:
+        make_routing(asking.routing)
     if asking.eviction_policy not in (None, FREE_LIST):
         make(asking.eviction_policy)
     if output.output_dir is None:

@@ -72,6 +72,13 @@ class StudyOptions(EngineOptions):
     efficiency: Annotated[
         float, typer.Option("--efficiency", help="Share of the GPU's rate that prefill reaches.")
     ] = 1.0
+    simulate: Annotated[
+        bool,
+        typer.Option(
+            "--simulate/--no-simulate",
+            help="Serve each policy in a timed simulation too; needs --model and --gpu.",
+        ),
+    ] = False
     sample: Sample = None
     sample_budget: SampleBudget = 60.0
     against: Annotated[
@@ -221,6 +228,7 @@ def _options(
         points=how.points,
         batch=how.batch,
         efficiency=how.efficiency,
+        simulate=how.simulate,
         kv_cache_dtype=asked.kv_cache_dtype,
         weight_dtype=asked.weight_dtype,
         command=_again(named),

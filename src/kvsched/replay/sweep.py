@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 
@@ -14,6 +15,8 @@ from kvsched.policy.registry import make
 from kvsched.replay.curve import LRUCurve
 from kvsched.replay.run import Replay, check_capacity, replay
 from kvsched.trace.model import Trace
+
+Found = TypeVar("Found")
 
 
 @dataclass(frozen=True)
@@ -44,8 +47,8 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def on_all_cores(jobs: Iterable[Callable[[], Replay]], threads: int = 0) -> Iterator[Replay]:
-    """Run replays from ``threads`` threads (0: one a core); yield each as it ends.
+def on_all_cores(jobs: Iterable[Callable[[], Found]], threads: int = 0) -> Iterator[Found]:
+    """Run replays, or the like, from ``threads`` threads (0: one a core); yield each as it ends.
 
     Compiled loops release the GIL, so threads run side by side over the same arrays. No more
     jobs are under way than there are threads, so memory stays at a state a thread. An error, or
@@ -54,7 +57,7 @@ def on_all_cores(jobs: Iterable[Callable[[], Replay]], threads: int = 0) -> Iter
     waiting = iter(jobs)
     workers = threads or cores()
     with ThreadPoolExecutor(workers) as pool:
-        running: set[Future[Replay]] = set()
+        running: set[Future[Found]] = set()
         try:
             while True:
                 while len(running) < workers:

@@ -10,8 +10,9 @@ from rich.table import Table
 from rich.text import Text
 
 from kvsched.report.figures import BOUND, OTHERS, OWN, as_script, digits, layout
-from kvsched.report.format import DASH, block_tokens, count, name, seconds, share, short, visible
+from kvsched.report.format import DASH, count, name, seconds, share, short, visible
 from kvsched.report.html import page
+from kvsched.report.simulation_settings import settings_line, step_time_line
 from kvsched.report.terminal import ASCII
 from kvsched.serve.distribution import Distribution
 from kvsched.serve.served import ServeResult
@@ -28,40 +29,6 @@ LATENCIES = (
 SPARKS = "▁▂▃▄▅▆▇█"
 SPARKS_ASCII = str.maketrans(SPARKS, "_.-:=+*#")
 CELLS = 48
-
-
-def settings_line(result: ServeResult) -> str:
-    """Return what was simulated, in one line."""
-    config = result.config
-    parts = []
-    if config["model"] is not None and config["gpu"] is not None:
-        parts.append(f"{config['model']} on {config['tensor_parallel_size']} × {config['gpu']}")
-    parts += [
-        f"{count(config['num_gpu_blocks'])} blocks of {block_tokens(config['block_size'])}",
-        f"at most {count(config['max_num_seqs'])} requests and "
-        f"{count(config['max_num_batched_tokens'])} tokens a step",
-        f"{config['scheduling_policy']}, {config['eviction_policy']}",
-    ]
-    if not config["enable_prefix_caching"]:
-        parts.append("no prefix caching")
-    if not config["enable_chunked_prefill"]:
-        parts.append("no chunked prefill")
-    if config["concurrency"] is not None:
-        parts.append(f"closed loop of {count(config['concurrency'])}")
-    elif config["speedup"] != 1:
-        parts.append(f"arrivals {config['speedup']:g} times as fast")
-    if config["horizon_s"] is not None:
-        parts.append(f"until {seconds(config['horizon_s'])}")
-    return "; ".join(name(part) for part in parts)
-
-
-def step_time_line(result: ServeResult) -> str:
-    """Return which step time was used, in one line."""
-    of = result.step_time
-    kind = "a roofline over the catalogue" if of.kind == "roofline" else "fitted coefficients"
-    file = "" if of.file is None else f" of {name(of.file)}"
-    band = "; low and high are runs of their own" if result.bands else ""
-    return f"Step time: {kind}{file}, the middle of its band{band}"
 
 
 def latency_rows(summary: Summary) -> list[tuple[str, list[str]]]:
@@ -130,6 +97,7 @@ def total_rows(summary: Summary) -> list[tuple[str, str]]:
             f"{count(summary.preemptions)}, of {count(summary.preempted_requests)} requests",
         ),
         ("steps", f"{count(summary.steps)}, {short(summary.computed_tokens)} tokens computed"),
+        *_pressure_rows(summary),
     ]
     good = summary.goodput
     if good is not None:
@@ -141,6 +109,32 @@ def total_rows(summary: Summary) -> list[tuple[str, str]]:
         text = f"{short(good.requests_s)} /s, {share(good.share)} of all ({', '.join(limits)})"
         rows.append(("goodput", text))
     return rows + _fairness_rows(summary)
+
+
+def _pressure_rows(summary: Summary) -> list[tuple[str, str]]:
+    """Rejections, what admission did else, the second tier, engines: where there are any."""
+    rows = [(f"rejected: {why}", count(many)) for why, many in summary.rejected_because.items()]
+    if summary.recomputed_tokens:
+        rows.append(("computed again", f"{short(summary.recomputed_tokens)} tokens"))
+    if summary.degraded:
+        rows.append(("served unstored", f"{count(summary.degraded)} requests"))
+    if summary.paused_steps:
+        rows.append(("steps in a pause", count(summary.paused_steps)))
+    moved = summary.swap
+    if moved is not None:
+        text = (
+            f"{count(moved.preemptions)} preemptions, {count(moved.refused)} did not fit; "
+            f"{count(moved.out_blocks)} blocks out, {count(moved.back_blocks)} back, at most "
+            f"{count(moved.most_blocks)}, in {seconds(moved.seconds)}"
+        )
+        rows.append(("swap", text))
+    for at, engine in enumerate(summary.engines):
+        text = (
+            f"{count(engine.requests)} requests, hit ratio {share(engine.hit_ratio)}, "
+            f"utilisation {share(engine.busy)}, KV use {share(engine.kv_use)}"
+        )
+        rows.append((f"engine {at}", text))
+    return rows
 
 
 def _fairness_rows(summary: Summary) -> list[tuple[str, str]]:

@@ -51,10 +51,12 @@ def print_study(result: StudyResult, console: Console) -> None:
 
 
 def _print(result: StudyResult, console: Console) -> None:
-    for part in (_workload, _policies, _anatomy, _targets, _worth):
-        for line in part(result):
+    for part in (_workload, _policies, _served, _anatomy, _targets, _worth):
+        lines = part(result)
+        for line in lines:
             console.print(line)
-        console.print()
+        if lines or part is not _served:
+            console.print()
     for sentence in result.recommendation.sentences:
         console.print(Text(visible(sentence), style="bold"))
     for warning in result.warnings:
@@ -115,6 +117,37 @@ def _policies(result: StudyResult) -> list[RenderableType]:
         )
     said = [*_alike(result), *_tuned(result)]
     return [table, *(f"[dim]{escape(each)}[/dim]" for each in said)]
+
+
+def _served(result: StudyResult) -> list[RenderableType]:
+    """What latency the hits come to, where it was simulated."""
+    served = result.served
+    if served is None:
+        return []
+    table = _table("What requests see, served by a simulated engine")
+    table.add_column("policy", overflow="fold")
+    for heading in ("hit", "TTFT p50", "TTFT p99", "requests/s", "tokens/s"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("", no_wrap=True)
+    for row in served.rows:
+        label = escape(name(row.policy))
+        table.add_row(
+            f"[bold]{label}[/bold]" if row.policy == result.policy else label,
+            share(row.hit_ratio),
+            seconds(row.ttft_p50_s),
+            seconds(row.ttft_p99_s),
+            short(row.requests_s),
+            short(row.output_tokens_s),
+            "overload" if row.overloaded else "",
+        )
+    said = [
+        f"vLLM's scheduler, at most {count(served.max_num_seqs)} requests and "
+        f"{count(served.max_num_batched_tokens)} tokens a step; {served.step_time}"
+    ]
+    if any(row.overloaded for row in served.rows):
+        said.append("overload: the queue grows without end, and TTFT is how long the trace is")
+    said += [f"{name(row.policy)}: {row.fault}" for row in served.rows if row.fault is not None]
+    return [table, *(f"[dim]{escape(visible(each))}[/dim]" for each in said)]
 
 
 def _tuned(result: StudyResult) -> list[str]:

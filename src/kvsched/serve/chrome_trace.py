@@ -29,7 +29,7 @@ from kvsched.serve.timeline import timeline
 REQUESTS = 1
 """The process whose tracks are slots: a request has one from its first step to its end."""
 ENGINE = 2
-"""The process of counters and preemptions."""
+"""The process of counters and preemptions; with several engines the first of theirs."""
 MOST_STEPS = 10_000
 """Of more steps the counters are means over so many intervals of time."""
 
@@ -91,50 +91,66 @@ def _requests(found: Simulation) -> Iterator[Event]:
             "queue_wait_ms": round(1e3 * float(found.queued_s[request]), 3),
             "preemptions": int(found.preemptions[request]),
         }
+        if found.replica is not None:
+            args["replica"] = int(found.replica[request])
         yield _bar(f"prefill {request}", "prefill", start, between, slot + 1, args)
         if end > between:
             yield _bar(f"decode {request}", "decode", between, end, slot + 1, args)
 
 
-def _instant(name: str, seconds: float, args: Event) -> Event:
-    where = {"pid": ENGINE, "tid": 1, "ts": _us(seconds), "s": "p"}
+def _instant(name: str, seconds: float, args: Event, process: int = ENGINE) -> Event:
+    where = {"pid": process, "tid": 1, "ts": _us(seconds), "s": "p"}
     return {"ph": "i", "name": name, "cat": name, **where, "args": args}
 
 
 def _instants(found: Simulation) -> Iterator[Event]:
     log = found.step_log
     if log is not None:
-        for row in log[log[:, LOG_PREEMPTED] > 0]:
-            counted = {"requests": int(row[LOG_PREEMPTED])}
-            yield _instant("preemption", float(row[LOG_START_S]), counted)
+        for at in np.flatnonzero(log[:, LOG_PREEMPTED] > 0).tolist():
+            counted = {"requests": int(log[at, LOG_PREEMPTED])}
+            engine = 0 if found.step_replica is None else int(found.step_replica[at])
+            yield _instant("preemption", float(log[at, LOG_START_S]), counted, ENGINE + engine)
     rejected = found.rejected & ~np.isnan(found.arrival_s)
+    when = np.where(np.isnan(found.rejected_s), found.arrival_s, found.rejected_s)
     for request in np.flatnonzero(rejected).tolist():
         why = {"request": request, "reason": REASONS[int(found.reason[request])]}
-        yield _instant("rejection", float(found.arrival_s[request]), why)
+        yield _instant("rejection", float(when[request]), why)
 
 
-def _counter(name: str, times: Iterable[float], values: Iterable[float]) -> Iterator[Event]:
+def _counter(
+    name: str, times: Iterable[float], values: Iterable[float], process: int
+) -> Iterator[Event]:
     before: float | None = None
     for seconds, value in zip(times, values, strict=True):
         if value != before:
-            where = {"pid": ENGINE, "tid": 0, "ts": _us(seconds)}
+            where = {"pid": process, "tid": 0, "ts": _us(seconds)}
             yield {"ph": "C", "name": name, **where, "args": {"value": value}}
         before = value
 
 
 def _counters(found: Simulation) -> Iterator[Event]:
-    log, capacity = found.step_log, found.settings.num_gpu_blocks
+    log = found.step_log
     if log is None or not len(log):
         return
-    if len(log) > MOST_STEPS:
-        levels = timeline(log, capacity, found.end_s, MOST_STEPS)
+    for engine in range(found.replicas):
+        own = log if found.step_replica is None else log[found.step_replica == engine]
+        yield from _engine_counters(found, own, ENGINE + engine)
+
+
+def _engine_counters(found: Simulation, log: Float64s, process: int) -> Iterator[Event]:
+    """Counters of one engine, from its rows of the log."""
+    capacity, most = found.settings.num_gpu_blocks, MOST_STEPS // found.replicas
+    if not len(log):
+        return
+    if len(log) > most:
+        levels = timeline(log, capacity, found.end_s, max(most, 1))
         if levels is None:
             return
         yield from _counter(
-            "KV use, %", levels.edges_s, (*(100 * v for v in levels.kv_use.means), 0.0)
+            "KV use, %", levels.edges_s, (*(100 * v for v in levels.kv_use.means), 0.0), process
         )
-        yield from _counter("running", levels.edges_s, (*levels.running.means, 0.0))
-        yield from _counter("waiting", levels.edges_s, (*levels.waiting.means, 0.0))
+        yield from _counter("running", levels.edges_s, (*levels.running.means, 0.0), process)
+        yield from _counter("waiting", levels.edges_s, (*levels.waiting.means, 0.0), process)
         return
     starts, ends = log[:, LOG_START_S], log[:, LOG_START_S] + log[:, LOG_SECONDS]
     # Between two steps nobody runs: the level falls to 0 where the next does not follow at once.
@@ -147,7 +163,7 @@ def _counters(found: Simulation) -> Iterator[Event]:
         ("waiting", log[:, LOG_WAITING]),
     ):
         both = np.column_stack([values, np.zeros(len(log))])
-        yield from _counter(name, times[keep].tolist(), both[keep].tolist())
+        yield from _counter(name, times[keep].tolist(), both[keep].tolist(), process)
 
 
 def chrome_events(found: Simulation) -> Iterator[Event]:
@@ -156,7 +172,9 @@ def chrome_events(found: Simulation) -> Iterator[Event]:
     A request that is preempted keeps its slot in the picture until it ends. O(R log R + steps).
     """
     yield _named("process_name", REQUESTS, 0, "requests")
-    yield _named("process_name", ENGINE, 0, "engine")
+    for engine in range(found.replicas):
+        name = "engine" if found.replicas == 1 else f"engine {engine}"
+        yield _named("process_name", ENGINE + engine, 0, name)
     yield from _requests(found)
     yield from _instants(found)
     yield from _counters(found)

@@ -21,7 +21,7 @@ from kvsched.trace.parquet import load_polars
 
 EXPORTS = ("jsonl", "parquet")
 """Forms of the tables."""
-_TEXTS = ("status", "reason", "session", "tenant")
+_TEXTS = ("status", "reason", "session", "tenant", "fault")
 NAMES = ("result.json", "summary.json", "trace.json", "report.html")
 
 
@@ -69,8 +69,9 @@ def write_served(
     """
     names = file_names(exports, step_log)
     tables = {"requests": request_table(served.simulation, objective)}
-    if step_log and served.simulation.step_log is not None:
-        tables["steps"] = step_table(served.simulation.step_log)
+    found = served.simulation
+    if step_log and found.step_log is not None:
+        tables["steps"] = step_table(found.step_log, found.step_replica)
     with contextlib.ExitStack() as stack:
         streams = {name: stack.enter_context(whole_file(folder / name)) for name in names}
         streams["result.json"].write(_json(served.result))
@@ -82,6 +83,25 @@ def write_served(
                 _write_table(streams[f"{table}.{form}"], form, columns, folder / table)
         # A full disk is found before the first file takes its name.
         for stream in streams.values():
+            stream.flush()
+            os.fsync(stream.fileno())
+
+
+def write_points(
+    result: Any, table: Table, folder: Path, kind: str, html: str, exports: Sequence[str]
+) -> None:
+    """Write what many runs came to: ``kind``.json, .html, and the table in each form; all or none.
+
+    Raises UsageError and KvschedError as `whole_file`.
+    """
+    names = [f"{kind}.json", f"{kind}.html", *(f"{kind}.{form}" for form in exports)]
+    with contextlib.ExitStack() as stack:
+        streams = [stack.enter_context(whole_file(folder / name)) for name in names]
+        streams[0].write(_json(result))
+        streams[1].write(html.encode("utf-8", "replace"))
+        for stream, form in zip(streams[2:], exports, strict=True):
+            _write_table(stream, form, table, folder / kind)
+        for stream in streams:
             stream.flush()
             os.fsync(stream.fileno())
 
@@ -104,6 +124,7 @@ def _write_table(stream: IO[bytes], form: str, table: Table, path: Path) -> None
     try:
         # A column of no value at all has its type too.
         kinds = {name: pl.String for name in _TEXTS if name in table}
+        kinds |= {name: pl.Int64 for name in table if name == "replica"}
         kinds |= {name: pl.Float64 for name in table if name.endswith("_s")}
         pl.DataFrame(table, schema_overrides=kinds).write_parquet(stream)
     except (pl.exceptions.PolarsError, OSError) as error:

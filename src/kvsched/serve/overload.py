@@ -132,7 +132,7 @@ def _unclear(
 
 def _unknown(closed_loop: bool, requests: int, seconds: float) -> str | None:
     if closed_loop:
-        return "a closed loop: requests wait for answers, and never arrive faster than these"
+        return "a closed loop: requests wait for answers, and so arrive no faster than these"
     if requests < LEAST_REQUESTS:
         return f"fewer than {LEAST_REQUESTS} requests arrived"
     if not seconds > 0:

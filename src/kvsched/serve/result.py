@@ -190,6 +190,6 @@ class Simulation:
     def __repr__(self) -> str:
         found = self.summary()
         return (
-            f"<Simulation {self.order.name}: {found['finished']:,} of {found['requests']:,} "
+            f"<Simulation {self.order.label}: {found['finished']:,} of {found['requests']:,} "
             f"requests finished in {self.steps:,} steps, {self.end_s:,.1f} s>"
         )

@@ -25,6 +25,7 @@ from kvsched.serve.state import (
     RUNNING,
     WAITING,
     Float64s,
+    Int32s,
 )
 from kvsched.serve.summary import Objective, meets
 from kvsched.trace.model import UNKNOWN, Labels
@@ -65,7 +66,9 @@ def request_table(found: Simulation, objective: Objective | None = None) -> Tabl
     """Return a row a request, in the trace's order. O(R).
 
     Moments are seconds from the first arrival; ``generated_tokens`` is what was generated until
-    the end. With an objective ``good`` says who met it.
+    the end. With an objective ``good`` says who met it, with admission ``rejected_s`` when a
+    request was rejected and ``degraded`` who was not stored, with several engines ``replica``
+    whose it was.
     """
     reasons = {**REASONS, 0: None}
     table: Table = {
@@ -90,20 +93,28 @@ def request_table(found: Simulation, objective: Objective | None = None) -> Tabl
         labels = getattr(found.trace, name)
         if labels is not None:
             table[name] = _names(labels)
+    if found.gate is not None:
+        table["rejected_s"] = _moments(found.rejected_s)
+        table["degraded"] = found.degraded.tolist()
+    if found.replica is not None:
+        table["replica"] = [None if each < 0 else each for each in found.replica.tolist()]
     if objective is not None and objective.asked:
         table["good"] = meets(found, objective).tolist()
     return table
 
 
-def step_table(log: Float64s) -> Table:
+def step_table(log: Float64s, replica: Int32s | None = None) -> Table:
     """Return a row a step from a step log (steps, LOG_COLUMNS), in order. O(steps).
 
     ``tokens`` are those computed, of ``requests``; ``context_tokens`` what those requests hold
-    after it; the others are as the step began, after its admissions.
+    after it; the others are as the step began, after its admissions. All are of one engine: with
+    several ``replica`` (steps,) says of which.
     """
     table: Table = {"step": list(range(len(log)))}
     for name, at in _STEP_COLUMNS.items():
         column = log[:, at]
         seconds = name in ("start_s", "seconds")
         table[name] = (column if seconds else column.astype(np.int64)).tolist()
+    if replica is not None:
+        table["replica"] = replica.tolist()
     return table

@@ -12,6 +12,7 @@ from kvsched.serve.overload import Overload
 from kvsched.serve.result import Simulation
 from kvsched.serve.state import EXPECTED, RUNNING, WAITING
 from kvsched.serve.summary import Summary
+from kvsched.serve.traffic import Traffic
 
 NAMED = 5
 """Requests that are named by their number, of each kind."""
@@ -53,7 +54,7 @@ def _ended(found: Simulation) -> list[str]:
     return said
 
 
-def _overload(found: Overload, speedup: float) -> str:
+def _overload(found: Overload, traffic: Traffic, engines: int) -> str:
     if found.overloaded is None:
         return f"Overload cannot be told: {found.why_unknown}."
     left = found.queue_at_last_arrival
@@ -65,16 +66,40 @@ def _overload(found: Overload, speedup: float) -> str:
     waited = f"{_requests(left)} waited when the last arrived, {emptied}"
     if not found.overloaded:
         return f"Not overloaded: {waited}."
+    one = engines == 1
     said = (
-        f"OVERLOADED: {found.arrival_rate:,.3g} requests arrive a second, more than the engine "
-        f"finishes, and the queue grows without end, by {found.growth:,.3g} a second; {waited}. "
-        "Latencies say how long the trace is, not what the engine is like."
+        f"OVERLOADED: {found.arrival_rate:,.3g} requests arrive a second, more than "
+        f"{'the engine finishes' if one else 'the engines finish'}, and the queue grows without "
+        f"end, by {found.growth:,.3g} a second; {waited}. Latencies say how long the trace is, "
+        f"not what {'the engine is' if one else 'the engines are'} like."
     )
     if found.service_rate is not None and found.arrival_rate:
-        least = speedup * found.service_rate / found.arrival_rate
+        by_rate = traffic.rate is not None
+        given = traffic.speedup if traffic.rate is None else traffic.rate
+        least = given * found.service_rate / found.arrival_rate
         said += (
-            f" It finishes {found.service_rate:,.3g} a second: ask no more of it (--speedup "
-            f"{least:,.2g})."
+            f" {'It finishes' if one else 'They finish'} {found.service_rate:,.3g} a "
+            f"second: ask no more of {'it' if one else 'them'} "
+            f"(--{'rate' if by_rate else 'speedup'} {least:,.2g})."
+        )
+    return said
+
+
+def _pressed(summary: Summary) -> list[str]:
+    """Say what admission and the second tier did."""
+    said = []
+    if summary.degraded:
+        said.append(f"Served without being stored: {_requests(summary.degraded)}.")
+    if summary.paused_steps:
+        said.append(
+            f"Nobody was admitted in {summary.paused_steps:,} steps in which somebody waited: "
+            "requests held too many blocks."
+        )
+    moved = summary.swap
+    if moved is not None and moved.refused:
+        said.append(
+            f"The second tier was full for {moved.refused:,} of "
+            f"{moved.refused + moved.preemptions:,} preemptions: they were computed again."
         )
     return said
 
@@ -96,10 +121,15 @@ def _beyond(summary: Summary, bands: Mapping[str, Summary]) -> list[str]:
 
 
 def sentences(
-    found: Simulation, summary: Summary, bands: Mapping[str, Summary], speedup: float
+    found: Simulation, summary: Summary, bands: Mapping[str, Summary], traffic: Traffic
 ) -> tuple[str, ...]:
     """Return one sentence each: who finished, who did not and why, overload, the objective."""
-    said = [*_ended(found), _overload(summary.overload, speedup), *_beyond(summary, bands)]
+    said = [
+        *_ended(found),
+        *_pressed(summary),
+        _overload(summary.overload, traffic, found.replicas),
+        *_beyond(summary, bands),
+    ]
     if summary.goodput is not None:
         good = summary.goodput
         said.append(

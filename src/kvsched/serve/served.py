@@ -27,8 +27,10 @@ from kvsched.serve import step_time as steps
 from kvsched.serve.cost import StepCost
 from kvsched.serve.fitted import read_fit
 from kvsched.serve.orders.base import QueueOrder
+from kvsched.serve.parts import config_of, find_admission, find_swap, find_traffic
 from kvsched.serve.result import Simulation
 from kvsched.serve.roofline import roofline
+from kvsched.serve.routing.base import Routing
 from kvsched.serve.sentences import sentences
 from kvsched.serve.settings import Settings, device_defaults
 from kvsched.serve.simulate import simulate as run
@@ -73,8 +75,31 @@ class Asking:
     cache_generated: bool = True
     scheduling_policy: str | QueueOrder | type[QueueOrder] = "fcfs"
     eviction_policy: str | Policy | type[Policy] | None = None
+    data_parallel_size: int = 1
+    """Engines, each with these settings."""
+    routing: str | Routing | type[Routing] | None = None
+    """Who says which engine a request goes to; None as vLLM does."""
+    max_waiting: int | None = None
+    """As the next seven, a field of `kvsched.serve.admission.AdmissionSettings`."""
+    max_waiting_tokens: int | None = None
+    max_queue_s: float | None = None
+    deadlines: bool = False
+    degrade: str | None = None
+    degrade_above: float | None = None
+    pause_above: float | None = None
+    resume_below: float | None = None
+    swap_space: float | None = None
+    """GiB a GPU for blocks of preempted requests; with ``swap_bandwidth``."""
+    swap_bandwidth: float | None = None
+    """10^9 bytes a second of each GPU, one way at a time."""
     speedup: float = 1.0
+    rate: float | None = None
+    """As the next five, a field of `kvsched.serve.traffic.Traffic`."""
+    burstiness: float = 1.0
+    seed: int = 0
     concurrency: int | None = None
+    sessions: bool = False
+    think_s: float | None = None
     horizon_s: float | None = None
     step_time: str | Path | StepTime | None = None
     """A file of coefficients, or a step time; None is the roofline."""
@@ -255,17 +280,21 @@ def serve(
     *,
     compiled: bool | None = None,
     report: Report | None = None,
+    step_log: bool = True,
 ) -> Served:
     """Serve ``trace`` as ``asking`` says: with the middle step time, and with low and high.
 
-    Everything that can be refused is refused before the first run. Cost: three runs of
+    Without ``step_log`` no steps are kept, and the summary has no levels over time. Everything that
+    can be refused is refused before the first run. Cost: three runs of
     `kvsched.serve.simulate.simulate`, one without the band. Raises UsageError, InputError for a
     file of coefficients, StalledError.
     """
-    if asking.concurrency is not None and asking.speedup != 1:
-        raise UsageError("speedup and concurrency exclude each other: a closed loop has no rate")
+    traffic = find_traffic(asking)
+    admission = find_admission(asking)
     step_time = find_step_time(asking)
     settings, said = find_settings(asking, trace.block_size)
+    model, gpu = hardware(asking)
+    swap = find_swap(asking, model, trace.block_size)
     bands: list[Band] = ["mid", "low", "high"] if asking.band else ["mid"]
     found: dict[Band, Summary] = {}
     middle: Simulation | None = None
@@ -278,15 +307,24 @@ def serve(
             cost=step_cost(step_time, band),
             order=asking.scheduling_policy,
             policy=asking.eviction_policy,
-            speedup=asking.speedup,
-            concurrency=asking.concurrency,
+            admission=admission,
+            swap=swap,
+            speedup=traffic.speedup,
+            rate=traffic.rate,
+            burstiness=traffic.burstiness,
+            seed=traffic.seed,
+            concurrency=traffic.concurrency,
+            sessions=traffic.sessions,
+            think_s=traffic.think_s,
+            data_parallel_size=asking.data_parallel_size,
+            routing=asking.routing,
             horizon_s=asking.horizon_s,
-            step_log=band == "mid",
+            step_log=step_log and band == "mid",
             compiled=compiled,
         )
         middle = simulation if middle is None else middle
         found[band] = summarise(
-            simulation, asking.objective, closed_loop=asking.concurrency is not None
+            simulation, asking.objective, closed_loop=traffic.closed_loop or traffic.sessions
         )
     if middle is None:
         raise AssertionError("the middle of the band always runs")
@@ -296,12 +334,12 @@ def serve(
         schema_version=SCHEMA_VERSION,
         kvsched=VERSION,
         trace=summarise_trace(trace),
-        config=_config(asking, middle),
+        config=config_of(asking, middle, model, gpu),
         derivation=said,
         step_time=_step_time(asking, step_time),
         summary=summary,
         bands=outer,
-        sentences=sentences(middle, summary, outer, asking.speedup),
+        sentences=sentences(middle, summary, outer, traffic),
         definitions=DEFINITIONS,
     )
     return Served(result, middle)
@@ -328,28 +366,3 @@ def _step_time(asking: Asking, step_time: StepTime) -> StepTimeSummary:
         assumptions=step_time.assumptions,
         file=Path(given).name if isinstance(given, str | Path) else None,
     )
-
-
-def _config(asking: Asking, found: Simulation) -> dict[str, Any]:
-    policy = FREE_LIST if found.policy is None else found.policy.label
-    objective = asking.objective or Objective()
-    model, gpu = hardware(asking)
-    return {
-        "model": None if model is None else model.name,
-        "gpu": None if gpu is None else gpu.name,
-        "tensor_parallel_size": asking.tensor_parallel_size,
-        "gpu_memory_utilization": asking.gpu_memory_utilization,
-        "kv_cache_dtype": asking.kv_cache_dtype,
-        "weight_dtype": asking.weight_dtype,
-        "allowance_gib": asking.allowance_gib,
-        "num_gpu_blocks_override": asking.num_gpu_blocks_override,
-        **found.settings.summary(),
-        "block_size": found.trace.block_size,
-        "scheduling_policy": found.order.name,
-        "eviction_policy": policy,
-        "speedup": None if asking.concurrency is not None else asking.speedup,
-        "concurrency": asking.concurrency,
-        "horizon_s": asking.horizon_s,
-        "slo_ttft_s": objective.ttft_s,
-        "slo_tpot_s": objective.tpot_s,
-    }

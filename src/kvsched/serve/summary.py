@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -25,13 +26,14 @@ DEFINITIONS = {
     "duration": "seconds from the first arrival to the end of the last step",
     "throughput": "finished requests, their prompt tokens and their generated tokens, over the "
     "duration",
-    "utilisation": "share of the duration in which a step runs",
+    "utilisation": "share of the duration in which a step runs; of several engines their mean",
     "hit ratio": "prompt tokens found in the cache at a request's first admission, over the prompt "
     "tokens of requests that were admitted",
     "KV use": "blocks that requests hold over all blocks, weighted by time; what is only cached "
-    "counts as free",
-    "batch": "requests that run, weighted by time, idle time as 0",
-    "queue": "requests that wait as the scheduler leaves them in each step, weighted by time",
+    "counts as free; of several engines, over the blocks of all",
+    "batch": "requests that run, weighted by time, idle time as 0; of several engines together",
+    "queue": "requests that wait as the scheduler leaves them in each step, weighted by time; of "
+    "several engines together",
     "goodput": "finished requests that meet all objectives, over the duration; the share is of all "
     "requests, those rejected or unfinished included; an answer of one token meets any TPOT",
     "fairness": "the course's: max(0, 1 − (longest − shortest wait) / max(mean wait, 1 s)), over "
@@ -82,6 +84,34 @@ class Throughput(msgspec.Struct, frozen=True, kw_only=True):
     output_tokens_s: float
 
 
+class Swapped(msgspec.Struct, frozen=True, kw_only=True):
+    """What the second tier saw, of all engines."""
+
+    preemptions: int
+    """Those whose blocks moved out."""
+    refused: int
+    """Those whose blocks did not fit, and were computed again."""
+    out_blocks: int
+    back_blocks: int
+    most_blocks: int
+    """The most that one engine's tier held."""
+    seconds: float
+    """That steps took for moves."""
+
+
+class EngineShare(msgspec.Struct, frozen=True, kw_only=True):
+    """What one of several engines did."""
+
+    requests: int
+    """That were routed to it."""
+    finished: int
+    hit_ratio: float | None
+    busy: float | None
+    """Share of the duration in which a step of it runs; None where no steps are logged."""
+    kv_use: float | None
+    """Mean share of its blocks that requests hold."""
+
+
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """What a simulation comes to. What could not be measured is None."""
 
@@ -112,6 +142,16 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     goodput: Goodput | None
     fairness: Fairness
     overload: Overload
+    recomputed_tokens: int = 0
+    """Of the computed ones, those that their request had computed before it was preempted."""
+    degraded: int = 0
+    """Requests that were served and of which nothing was stored."""
+    paused_steps: int = 0
+    """Steps in which somebody waited and nobody was admitted, for memory was above its mark."""
+    swap: Swapped | None = None
+    """None where there is no second tier."""
+    engines: tuple[EngineShare, ...] = ()
+    """What each engine did; empty with one."""
 
 
 def meets(found: Simulation, objective: Objective) -> NDArray[np.bool_]:
@@ -160,6 +200,53 @@ def _unfinished(found: Simulation) -> dict[str, int]:
     return {word: count for word, count in counted.items() if count}
 
 
+def _swapped(found: Simulation, total: dict[str, Any]) -> Swapped | None:
+    if found.swap is None:
+        return None
+    return Swapped(
+        preemptions=total["swaps"],
+        refused=total["swaps_refused"],
+        out_blocks=total["swapped_out_blocks"],
+        back_blocks=total["swapped_in_blocks"],
+        most_blocks=total["most_swapped_blocks"],
+        seconds=total["swap_s"],
+    )
+
+
+def _engines(found: Simulation) -> tuple[EngineShare, ...]:
+    """Say what each engine did. O(R + steps) each."""
+    if found.replica is None or found.replicas == 1:
+        return ()
+    shares = []
+    for engine in range(found.replicas):
+        own = found.replica == engine
+        ran = own & ~np.isnan(found.scheduled_s)
+        prompt = int(found.trace.input_tokens[ran].sum())
+        levels = None
+        if found.step_log is not None and found.step_replica is not None:
+            rows = found.step_log[found.step_replica == engine]
+            levels = timeline(rows, found.settings.num_gpu_blocks, found.end_s)
+        shares.append(
+            EngineShare(
+                requests=int(own.sum()),
+                finished=int((own & found.finished).sum()),
+                hit_ratio=int(found.hit_tokens[ran].sum()) / prompt if prompt else None,
+                busy=None if levels is None else levels.busy,
+                kv_use=None if levels is None else levels.kv_use.mean,
+            )
+        )
+    return tuple(shares)
+
+
+def _timeline(found: Simulation) -> Timeline | None:
+    if found.step_log is None:
+        return None
+    return timeline(
+        found.step_log, found.settings.num_gpu_blocks, found.end_s,
+        replica=found.step_replica, replicas=found.replicas,
+    )  # fmt: skip
+
+
 def summarise(
     found: Simulation, objective: Objective | None = None, *, closed_loop: bool = False
 ) -> Summary:
@@ -171,8 +258,6 @@ def summarise(
     prompt = int(found.trace.input_tokens[admitted].sum())
     hit = int(found.hit_tokens[admitted].sum())
     total = found.summary()
-    log = found.step_log
-    blocks = found.settings.num_gpu_blocks
     return Summary(
         requests=len(found.status),
         finished=int(found.finished.sum()),
@@ -193,8 +278,13 @@ def summarise(
         computed_tokens=total["computed_tokens"],
         preemptions=total["preemptions"],
         preempted_requests=int((found.preemptions > 0).sum()),
-        timeline=None if log is None else timeline(log, blocks, found.end_s),
+        timeline=_timeline(found),
         goodput=_goodput(found, objective),
         fairness=fairness(found),
         overload=overload(found, closed_loop=closed_loop),
+        recomputed_tokens=total["recomputed_tokens"],
+        degraded=total["degraded"],
+        paused_steps=total["paused_steps"],
+        swap=_swapped(found, total),
+        engines=_engines(found),
     )

@@ -1,4 +1,4 @@
-"""KV use, batch and queue over time, from the log of steps."""
+"""KV use, batch and queue over time, from the log of steps; of several engines together."""
 
 from __future__ import annotations
 
@@ -12,9 +12,12 @@ from kvsched.serve.state import (
     LOG_START_S,
     LOG_WAITING,
     Float64s,
+    Int32s,
 )
 
 BINS = 240
+ROUNDING = 1e-12
+"""Of a moment: two that differ by less are one."""
 _ROWS = 1 << 18
 """Steps that are looked at together."""
 
@@ -34,7 +37,7 @@ class Timeline(msgspec.Struct, frozen=True, kw_only=True):
     """Levels in intervals of equal length from 0 to the run's end.
 
     A level holds from a step's start to its end, and is 0 between steps: nobody runs or waits
-    then.
+    then. Of several engines it is of all together: their blocks, their requests, at one moment.
     """
 
     edges_s: tuple[float, ...]
@@ -46,20 +49,35 @@ class Timeline(msgspec.Struct, frozen=True, kw_only=True):
     """Requests in the queue, as the scheduler leaves them: those that arrive in a step count from
     the next on."""
     busy: float
-    """Share of the time in which a step runs."""
+    """Share of the time in which a step runs; of several engines their mean."""
 
 
-def timeline(log: Float64s, capacity: int, end_s: float, bins: int = BINS) -> Timeline | None:
+def timeline(
+    log: Float64s,
+    capacity: int,
+    end_s: float,
+    bins: int = BINS,
+    *,
+    replica: Int32s | None = None,
+    replicas: int = 1,
+) -> Timeline | None:
     """Return the levels of a step log, (steps, LOG_COLUMNS); None where no time passed.
 
-    O(steps + bins) time, and no copy of the log.
+    ``capacity`` is in blocks, of one engine. Where several served, ``replica`` is the engine of
+    each row, (steps,). O(steps + bins) time and no copy of the log with one engine, with several
+    O(steps log steps) and a copy.
     """
     if end_s <= 0 or not len(log):
         return None
     edges = np.linspace(0.0, end_s, bins + 1)
     sums = {name: _Sums(edges) for name in ("kv_use", "running", "waiting")}
     busy = 0.0
-    for low in range(0, len(log), _ROWS):
+    if replicas > 1 and replica is not None:
+        times, columns = together(log, capacity, replica, replicas)
+        for name, values in zip(sums, columns, strict=True):
+            sums[name].add(times[:-1], times[1:], values)
+        busy = float(log[:, LOG_SECONDS].sum()) / replicas
+    for low in range(0, 0 if replicas > 1 else len(log), _ROWS):
         rows = log[low : low + _ROWS]
         starts = rows[:, LOG_START_S].copy()
         ends = starts + rows[:, LOG_SECONDS]
@@ -69,6 +87,36 @@ def timeline(log: Float64s, capacity: int, end_s: float, bins: int = BINS) -> Ti
         sums["waiting"].add(starts, ends, rows[:, LOG_WAITING])
     levels = {name: each.level() for name, each in sums.items()}
     return Timeline(edges_s=tuple(edges.tolist()), busy=busy / end_s, **levels)
+
+
+def together(
+    log: Float64s, capacity: int, replica: Int32s, replicas: int
+) -> tuple[Float64s, tuple[Float64s, Float64s, Float64s]]:
+    """Return (T,) moments at which a level of all engines changes, and (T-1,) the levels between.
+
+    These are KV use, running and waiting, as in `Timeline`. O(steps log steps).
+    """
+    starts, ends, rows = [], [], []
+    for engine in range(replicas):
+        own = log[replica == engine]
+        start = own[:, LOG_START_S]
+        end = start + own[:, LOG_SECONDS]
+        # A step that follows at once begins where the one before ends, but for rounding.
+        after = start[1:]
+        close = np.abs(after - end[:-1]) <= ROUNDING * after
+        end[:-1] = np.where(close, after, np.minimum(end[:-1], after))
+        starts.append(start)
+        ends.append(end)
+        rows.append(own)
+    own = np.concatenate(rows)
+    times, at = np.unique(np.concatenate([*starts, *ends]), return_inverse=True)
+    begin, end_at = at[: len(own)], at[len(own) :]
+    found = []
+    for values in (capacity - own[:, LOG_FREE], own[:, LOG_RUNNING], own[:, LOG_WAITING]):
+        # Whole numbers: they add up to exactly 0 when all have ended.
+        change = np.bincount(begin, values, len(times)) - np.bincount(end_at, values, len(times))
+        found.append(np.cumsum(change)[:-1])
+    return times, (found[0] / (capacity * replicas), found[1], found[2])
 
 
 class _Sums:

@@ -239,6 +239,7 @@ def config(
         "grid_blocks": grid,
         "batch": options.batch,
         "efficiency": options.efficiency,
+        **({"simulate": True} if options.simulate else {}),
         "kv_cache_dtype": options.kv_cache_dtype,
         "weight_dtype": options.weight_dtype,
     }

@@ -81,6 +81,8 @@ class Experiment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """Requests that decode together, for what a hit is worth."""
     efficiency: float = 1.0
     """Share of the GPU's rate that prefill reaches, from 0 to 1."""
+    simulate: bool = False
+    """Serve each policy in a timed simulation too; needs `model` and `gpu`."""
     sample: str | None = None
     """Rate of a sample of the trace's nodes, as 0.1 or 1/10, or auto; the whole if left out."""
     sample_budget: float = 60.0

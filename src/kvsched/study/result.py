@@ -266,6 +266,39 @@ class Recommendation(_Value, frozen=True, kw_only=True):
     """Policy and capacity; what it gains; what is uncertain."""
 
 
+class ServedRow(_Value, frozen=True, kw_only=True):
+    """What requests see with one policy, from a timed simulation. Seconds from arrival."""
+
+    policy: str
+    hit_ratio: float | None
+    """Prompt tokens hit at the first admission, of all that were admitted: requests overlap, and
+    the running ones hold blocks, so it is not the replay's."""
+    ttft_p50_s: float | None
+    ttft_p99_s: float | None
+    tpot_p99_s: float | None
+    requests_s: float | None
+    """Finished requests a second."""
+    output_tokens_s: float | None
+    """Generated tokens of these."""
+    preemptions: int | None
+    unfinished: int | None
+    """Requests that did not finish, those rejected included."""
+    overloaded: bool | None
+    """Whether the queue grows without end; None where it cannot be told."""
+    fault: str | None
+    """Why it could not run."""
+
+
+class ServedPolicies(_Value, frozen=True, kw_only=True):
+    """The policies in a timed simulation of vLLM's scheduler, at the study's capacity."""
+
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    step_time: str
+    """Which step time was used."""
+    rows: tuple[ServedRow, ...]
+
+
 class StudyResult(_Value, frozen=True, kw_only=True):
     """The whole answer to "what should my KV cache keep, and what is that worth?"."""
 
@@ -302,6 +335,8 @@ class StudyResult(_Value, frozen=True, kw_only=True):
     warnings: tuple[str, ...] = ()
     sample: SampleSummary | None = None
     """None where the whole trace was replayed."""
+    served: ServedPolicies | None = None
+    """None where it was not asked for."""
 
     def _repr_html_(self) -> str:
         advice = "".join(f"<p>{html.escape(text)}</p>" for text in self.recommendation.sentences)

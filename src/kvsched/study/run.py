@@ -36,6 +36,7 @@ from kvsched.study.recommend import best_row, parts_led, recommend
 from kvsched.study.result import PolicyRow, StudyResult
 from kvsched.study.resume import Partial
 from kvsched.study.reuse import hottest, returned, reuse_gaps, time_to_reuse
+from kvsched.study.served import check_served, served_policies
 from kvsched.study.warm import compile_ahead
 from kvsched.study.worth import Worth, worth
 from kvsched.trace.check import require_blocks
@@ -71,6 +72,8 @@ class Options:
     """Share of the accelerator's rate that prefill reaches, from 0 to 1."""
     kv_cache_dtype: str = "auto"
     weight_dtype: str = "auto"
+    simulate: bool = False
+    """Whether each policy is served too, in time."""
     threads: int = 0
     """0: one a core."""
     command: str = ""
@@ -309,13 +312,16 @@ def study(
     if capacity.bytes_per_block is None and model is not None:
         size = bytes_per_block(model, trace.unit_tokens, options.kv_cache_dtype)
         capacity = msgspec.structs.replace(capacity, bytes_per_block=size)
+    check_served(trace, options, model, gpu)
     plan = _plan(trace, capacity, model, gpu, options)
     kept = None if partial is None else Partial(partial, _identity(plan))
     limited = plan.rules.name != GENERIC
     compile_ahead(plan.policies.values(), trace.weighted, options.threads, told, limited)
     here = _run_here(plan, told)
     grid = _run_grid(plan, here, kept, told)
-    return _result(plan, here, grid, _errors(plan, grid, told))
+    served = served_policies(trace, plan.policies.values(), capacity, model, gpu, options, told)
+    found = _result(plan, here, grid, _errors(plan, grid, told))
+    return msgspec.structs.replace(found, served=served)
 
 
 def _errors(plan: _Plan, grid: dict[str, list[Point]], report: Report) -> list[SamplingError]:

@@ -7,10 +7,13 @@ from typing import Any
 from kvsched.foundation.schema import described_schema
 from kvsched.serve.distribution import Distribution
 from kvsched.serve.fairness import Fairness
+from kvsched.serve.find_rate import RateResult
 from kvsched.serve.fitted import fit_schema
 from kvsched.serve.overload import Overload
+from kvsched.serve.points import Figures
 from kvsched.serve.served import ServeResult
 from kvsched.serve.summary import Summary
+from kvsched.serve.sweep import SweepResult
 from kvsched.serve.timeline import Timeline
 from kvsched.study.compare import Comparison
 from kvsched.study.experiment import experiment_schema
@@ -33,4 +36,6 @@ def schemas() -> dict[str, dict[str, Any]]:
         "simulation.schema.json": described_schema(
             ServeResult, Summary, Distribution, Timeline, Fairness, Overload
         ),
+        "sweep.schema.json": described_schema(SweepResult, ServeResult, Figures),
+        "rate.schema.json": described_schema(RateResult, ServeResult, Figures),
     }
