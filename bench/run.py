@@ -43,6 +43,7 @@ TABLES = {
         "live-soak": "live_soak",
     },
     "serve": {
+        "serve-agreement": "serve_agreement",
         "serve": "serve",
         "serve-aisimulate": "serve_aisimulate",
         "serve-day": "serve_day",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,7 +27,9 @@ from kvsched.serve.orders.fcfs import FCFS
 from kvsched.serve.settings import Settings
 from kvsched.serve.simulate import simulate
 from kvsched.serve.state import FREE_BLOCKS, PRIVATE, REJECTED, RESIDENT, State, new_state
-from kvsched.trace.model import Trace
+from kvsched.trace.load import load_trace
+from kvsched.trace.model import Labels, Trace
+from kvsched.trace.slice import slice_trace
 
 INSTANT = StepCost(np.zeros(4))
 """Steps take no time: with one request at a time each runs at its own arrival."""
@@ -50,6 +54,21 @@ def one_at_a_time(
 def test_one_at_a_time_hits_what_the_replay_hits(policy: str, trace: Trace, blocks: int) -> None:
     replayed = kvsched.replay(trace, policy, blocks, engine="vllm", compiled=False)
     assert (one_at_a_time(trace, policy, blocks) == replayed.request_hit_tokens).all()
+
+
+@pytest.mark.parametrize("policy", LIVE)
+def test_a_real_trace_hits_what_the_replay_hits(policy: str, shared_traces: Path) -> None:
+    """400 requests here; whole traces under every policy are the benchmarks' `serve-agreement`."""
+    trace = load_trace(shared_traces / "mooncake" / "conversation_trace.jsonl")
+    number = np.arange(len(trace), dtype=np.int32)
+    sessions = Labels(number % 50, tuple(map(str, range(50))))
+    trace = dataclasses.replace(trace, priority=number % 3, session=sessions)
+    trace = slice_trace(trace, first=400)
+    told = Settings(num_gpu_blocks=300, max_num_seqs=1, max_num_batched_tokens=8192)
+    found = simulate(trace, told, cost=INSTANT, policy=policy, compiled=False)
+    replayed = kvsched.replay(trace, policy, 300, engine="vllm", compiled=False)
+    assert found.hit_tokens.tolist() == replayed.request_hit_tokens.tolist()
+    assert replayed.evictions > 1000
 
 
 def test_the_comparison_can_fail() -> None:
