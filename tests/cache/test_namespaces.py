@@ -13,6 +13,7 @@ from random_run import BLOCK, make_cache, second
 
 from kvsched.cache import KVCacheScheduler, Request, chain
 from kvsched.cache.request import space_of
+from kvsched.foundation.errors import UsageError
 
 PARTS = ("cache_salt", "lora_name", "model_revision", "tenant")
 VALUES = (None, "a", "b", "ab")
@@ -141,3 +142,14 @@ def test_hits_are_those_of_the_namespace_alone(
                 lease.extend(list(IDS[blocks * BLOCK : (blocks + 1) * BLOCK]))
             stored[own] = max(stored.get(own, 0), lease.tokens // BLOCK)
     cache.check()
+
+
+@pytest.mark.parametrize("by_ids", [True, False])
+def test_an_adapter_of_another_path_is_another(by_ids: bool) -> None:
+    one = {"lora_name": "a", "lora_path": "here"}
+    assert sees(one, one, by_ids)
+    for other in ({"lora_name": "a", "lora_path": "there"}, {"lora_name": "a"}):
+        assert not sees(one, other, by_ids)
+        assert not sees(other, one, by_ids)
+    with pytest.raises(UsageError, match="lora_path needs lora_name"):
+        ask(by_ids, lora_path="here")

@@ -67,8 +67,9 @@ class ChainMaker:
     def _space(self, request: Request) -> NDArray[np.int64]:
         tenant = request.tenant if self.isolate_tenants else None
         return space_of(
-            request.cache_salt, request.lora_name, request.model_revision, tenant or None
-        )
+            request.cache_salt, request.lora_name, request.lora_path or None,
+            request.model_revision, tenant or None,
+        )  # fmt: skip
 
     def _of_tokens(self, request: Request) -> Chain:
         token_ids: Any = request.token_ids
@@ -93,6 +94,7 @@ class ChainMaker:
             token_ids,
             parent=parent,
             lora_name=request.lora_name,
+            lora_path=request.lora_path or "",
             cache_salt=request.cache_salt,
             extra=extra,
         )

@@ -55,6 +55,8 @@ class Request:
     tenant: str = ""
     cache_salt: str | None = None
     lora_name: str | None = None
+    lora_path: str | None = None
+    """Where the adapter lies: one name with another path is another adapter, as in vLLM."""
     model_revision: str | None = None
     priority: int = 0
     """Larger is more important: in the queue, and in what is kept. 0 is the usual one."""
@@ -91,7 +93,8 @@ class Request:
         rest = (
             self.reserve_tokens, self.priority, self.output_tokens, self.turn, self.deadline_s,
             self.lifetime_s, self.delay_s, self.id, self.cache_salt, self.lora_name,
-            self.model_revision, self.session, self.type, self.model, self.input_tokens,
+            self.lora_path, self.model_revision, self.session, self.type, self.model,
+            self.input_tokens,
         )  # fmt: skip
         if any(map(operator.is_not, rest, _DEFAULTS)):
             self._check_counts()
@@ -116,13 +119,18 @@ class Request:
                 raise UsageError(f"{name} must be a finite number of seconds, not {value!r}")
         if self.lifetime_s is not None and self.lifetime_s < 0:
             raise UsageError(f"lifetime_s must be at least 0, not {self.lifetime_s!r}")
-        for name in ("id", "cache_salt", "lora_name", "model_revision", "session", "type", "model"):
+        for name in _TEXTS:
             value = getattr(self, name)
             if value is not None and not isinstance(value, str):
                 raise UsageError(f"{name} must be text, not {value!r}")
+        if self.lora_path is not None and self.lora_name is None:
+            raise UsageError("lora_path needs lora_name")
 
 
-_DEFAULTS = (0, 0, *(None,) * 13)
+_DEFAULTS = (0, 0, *(None,) * 14)
+_TEXTS = (
+    "id", "cache_salt", "lora_name", "lora_path", "model_revision", "session", "type", "model",
+)  # fmt: skip
 _MOST = {
     "tokens": 2**40,
     "reserve_tokens": 2**40,
