@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from serving import COST, dated, limits, plain, same, settings
 
 from kvsched.serve.admission import AdmissionSettings
-from kvsched.serve.asked import QUEUE_FULL
+from kvsched.serve.asked import NEVER_FITS, QUEUE_FULL
+from kvsched.serve.cost import linear_cost
 from kvsched.serve.settings import Settings
 from kvsched.serve.simulate import simulate
 from kvsched.serve.swap import SwapSettings
@@ -98,3 +99,19 @@ def test_an_end_by_rejection_lets_the_next_come_at_its_time() -> None:
     assert (np.diff(found.arrival_s) >= 0).all()
     # The fifth comes when the third is turned away, and so on.
     assert found.arrival_s[4:].tolist() == found.rejected_s[2:4].tolist()
+
+
+def test_who_is_rejected_as_it_comes_brings_the_next_at_once() -> None:
+    # The sixth is turned away in the step from 1 to 2 s; the seventh comes then, and never fits.
+    lengths = [(1, 1)] * 6 + [(9, 1), (1, 1), (1, 1)]
+    told = Settings(num_gpu_blocks=8, max_num_seqs=1, max_num_batched_tokens=64)
+    more: dict[str, Any] = {
+        "cost": linear_cost(1.0), "admission": AdmissionSettings(max_waiting=1), "concurrency": 3,
+        "compiled": False,
+    }  # fmt: skip
+    found = simulate(plain(lengths), told, **more)
+    assert found.reason[6] == NEVER_FITS
+    assert found.arrival_s[7] == found.arrival_s[6]
+    assert (np.diff(found.arrival_s) >= 0).all()
+    replica = simulate(plain(lengths), told, routing="round-robin", **more)
+    assert replica.arrival_s.tolist() == found.arrival_s.tolist()

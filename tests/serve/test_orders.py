@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import types
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,7 +19,7 @@ from test_orders_can_fail import crowded
 from test_simulate import check
 
 from kvsched.serve.orders.decode_order import Weights
-from kvsched.serve.orders.registry import find_order, make_order
+from kvsched.serve.orders.registry import find_order, make_order, order_names
 from kvsched.serve.orders.tenant_fair import TenantFair
 from kvsched.serve.settings import Settings
 from kvsched.serve.simulate import simulate
@@ -311,3 +312,14 @@ def test_the_bounds_can_fail() -> None:
     assert overtaken(found.arrival_s, found.scheduled_s, 15) > 0
     found = simulate(asks, ONE, order="spf", **more)
     assert overtaken(found.arrival_s, found.scheduled_s, 20) > 0
+
+
+@pytest.mark.parametrize("name", order_names())
+def test_hooks_are_plain_functions(name: str) -> None:
+    """A compiled loop takes nothing else: a `staticmethod` of another is none."""
+    wrong = [
+        key
+        for key, value in find_order(name).hooks().items()
+        if not isinstance(value, bool | types.FunctionType)
+    ]
+    assert wrong == []

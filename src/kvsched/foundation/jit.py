@@ -78,6 +78,9 @@ def _is_own(value: object) -> bool:
 
 
 def _unwrap(value: Any) -> Any:
+    while isinstance(value, staticmethod):
+        # A class body that names one of its own hooks again wraps it once more.
+        value = value.__func__
     return value.function if isinstance(value, _Lazy) else value
 
 

@@ -20,6 +20,9 @@ from kvsched.serve.state import (
     State,
 )
 
+TOLD = -1
+"""In place of a tie: a rejected request whose end has been told."""
+
 
 def _earlier(state: State, one: int, other: int) -> bool:
     at = state.progress.arrival_s
@@ -95,7 +98,8 @@ def take_arrival(state: State) -> int:
 def turn(state: State, rules: Rules, request: int, now: float) -> None:
     """A request has ended: its session's next turn comes after its think time. O(log due).
 
-    After the last turn of a session another session begins, in a closed loop. Where there are
+    After the last turn of a session another session begins, in a closed loop, and after one that is
+    rejected as it comes the next, at the same moment. Where there are
     replicas it is only written down: who comes next is not this engine's to say.
     """
     counts = state.counts
@@ -106,12 +110,21 @@ def turn(state: State, rules: Rules, request: int, now: float) -> None:
         arrivals.ended_s[counts[TURNS]] = now
         counts[TURNS] += 1
         return
-    follower = int(arrivals.follows[request])
-    if follower != NONE:
-        expect(state, follower, now + float(arrivals.think_s[follower]))
-    elif rules.closed_loop != 0 and counts[KNOWN_ARRIVALS] < len(arrivals.firsts):
-        state.progress.arrival_s[arrivals.firsts[counts[KNOWN_ARRIVALS]]] = now
+    while True:
+        follower = int(arrivals.follows[request])
+        if follower != NONE:
+            expect(state, follower, now + float(arrivals.think_s[follower]))
+            return
+        if rules.closed_loop == 0 or counts[KNOWN_ARRIVALS] >= len(arrivals.firsts):
+            return
+        request = int(arrivals.firsts[counts[KNOWN_ARRIVALS]])
+        state.progress.arrival_s[request] = now
         counts[KNOWN_ARRIVALS] += 1
+        if state.progress.status[request] != REJECTED:
+            return
+        # It ends as it comes, before anybody else can: `TOLD` says that this was counted.
+        state.progress.tie[request] = TOLD
+        counts[ENDED] += 1
 
 
 def turn_rejected(state: State, rules: Rules, until_s: float) -> None:
@@ -121,5 +134,6 @@ def turn_rejected(state: State, rules: Rules, until_s: float) -> None:
     """
     while next_arrival_s(state) < until_s:
         request = take_arrival(state)
-        if state.progress.status[request] == REJECTED:
+        told = state.progress.tie[request] == TOLD
+        if state.progress.status[request] == REJECTED and not told:
             turn(state, rules, request, float(state.progress.arrival_s[request]))

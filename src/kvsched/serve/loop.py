@@ -6,7 +6,7 @@ from typing import Any
 
 from kvsched.kernel.heap import SIZE, heap_peek, heap_push, heap_remove
 from kvsched.kernel.table import NONE
-from kvsched.serve.arrivals import next_arrival_s, take_arrival, turn
+from kvsched.serve.arrivals import TOLD, next_arrival_s, take_arrival, turn
 from kvsched.serve.blocks import free_blocks
 from kvsched.serve.cost import Cost
 from kvsched.serve.hooks import (
@@ -111,7 +111,8 @@ def _arrive(state: State, rules: Rules, own: Any, now: float) -> None:
             continue
         request = take_arrival(state)
         if progress.status[request] == REJECTED:
-            turn(state, rules, request, float(progress.arrival_s[request]))
+            if progress.tie[request] != TOLD:
+                turn(state, rules, request, float(progress.arrival_s[request]))
             continue
         progress.status[request] = WAITING
         progress.tokens[request] = state.work.prompt[request]

@@ -65,7 +65,7 @@ class ShortestPrefill(QueueOrder):
     queue_key = staticmethod(queue_key)
     on_queued = staticmethod(on_queued)
     on_admitted = staticmethod(on_admitted)
-    on_left = staticmethod(on_admitted)
+    on_left = on_admitted
     before_admission = staticmethod(before_admission)
 
     def prepare(self, trace: Trace) -> SortedQueue:
