@@ -34,7 +34,7 @@ $(VENV)/.wheel: $(VENV)/.runs $(SOURCES) pyproject.toml README.md
 
 demo: $(VENV)/.wheel
 	$(BIN)/kvsched study preset:chat --model llama-3.1-8b --gpu h100 --output-dir demo
-	@echo "Open demo/report.html in a browser."
+	@echo "Open demo/report.html in a browser; the command is $(BIN)/kvsched."
 
 test: $(VENV)/.wheel $(VENV)/.develops
 	@$(MAKE) --no-print-directory format lint types imports unit

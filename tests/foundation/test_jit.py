@@ -288,5 +288,7 @@ def test_a_victim_that_is_none_is_refused(tmp_path: Path, compiled: bool) -> Non
 
 
 def test_a_hook_wrapped_twice_is_bound_as_itself() -> None:
-    bound = bind(total, {"helper": staticmethod(staticmethod(lambda value: 2 * value))}, compiled=False)
+    bound = bind(
+        total, {"helper": staticmethod(staticmethod(lambda value: 2 * value))}, compiled=False
+    )
     assert bound(4) == 12

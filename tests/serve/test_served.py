@@ -13,11 +13,14 @@ from serving import plain, same
 import kvsched
 from kvsched.catalog import find_accelerator, load_model
 from kvsched.foundation.errors import InputError, UsageError
+from kvsched.serve.cost import linear_cost
 from kvsched.serve.roofline import roofline
+from kvsched.serve.sentences import sentences
 from kvsched.serve.served import Asking, Served, find_settings, serve, step_cost
 from kvsched.serve.settings import Settings
 from kvsched.serve.simulate import simulate
-from kvsched.serve.summary import DEFINITIONS, Objective
+from kvsched.serve.summary import DEFINITIONS, Objective, summarise
+from kvsched.serve.traffic import Traffic
 from kvsched.trace.model import Trace
 
 TRACE = plain([(2, 4), (1, 30), (3, 9)] * 4, [0, 1, 0, 2] * 3)
@@ -43,7 +46,7 @@ def test_vllms_own_defaults() -> None:
     found = told()
     assert (found.max_num_seqs, found.max_num_batched_tokens) == (1024, 8192)
     assert found.max_model_len == 131072, "the model's own"
-    assert found.num_gpu_blocks == 28019, "what a study takes"
+    assert found.num_gpu_blocks == 28019 - 1, "what a study takes, less the null block"
     assert told(gpu="a100-80gb").max_num_batched_tokens == 2048
     assert told(max_num_batched_tokens=100).max_num_seqs == 100, "no more requests than tokens"
     assert told(max_model_len=4, max_num_seqs=8).max_num_batched_tokens == 32
@@ -205,3 +208,28 @@ def test_the_public_name_takes_the_fields() -> None:
 def test_compiled_is_plain() -> None:
     compiled = serve(TRACE, dataclasses.replace(ASKED, band=False), compiled=True)
     assert compiled.result == answered(band=False).result
+
+
+def test_bunched_times_and_a_full_engine_are_said() -> None:
+    # 20 at each of 10 moments; the engine is never idle, and the queue does not grow without end.
+    trace = plain([(2, 40)] * 200, [0 if at % 20 else 14 for at in range(200)])
+    found = answered(trace, band=False).result
+    bunched = "The trace has 10 times for 200 requests, up to 20 at one"
+    assert any(each.startswith(bunched) for each in found.sentences)
+    spread = answered(trace, band=False, rate=0.1).result
+    assert not any("times for 200 requests" in each for each in spread.sentences)
+
+
+def test_an_engine_at_its_limit_is_not_called_well() -> None:
+    trace = plain([(2, 40)] * 200, [1] * 200)
+    step = linear_cost(0.1)
+    simulation = simulate(
+        trace, Settings(2000, max_num_seqs=4), cost=step, step_log=True, compiled=False
+    )
+    summary = summarise(simulation)
+    said = sentences(simulation, summary, {}, Traffic())
+    busy = summary.timeline
+    assert busy is not None
+    assert busy.busy > 0.99
+    assert summary.overload.overloaded is False
+    assert any(each.startswith("Not overloaded, but at its limit") for each in said)

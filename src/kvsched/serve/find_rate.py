@@ -267,6 +267,12 @@ def _sentences(
     if best is None:
         lowest = min(search.held)
         said.append(f"The objective does not hold even at the lowest tried: {named(lowest)}.")
+        figures = next((each.point.figures for each in tried if each.value == lowest), None)
+        if figures is not None and figures.goodput_share is not None:
+            said.append(
+                f"There {100 * figures.goodput_share:.1f}% of all requests meet it: with a larger "
+                "--slo-share no rate holds it."
+            )
     elif above is None:
         said.append(f"The objective holds even at the highest tried: {named(best)}.")
     else:

@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvsched.serve.asked import REASONS
-from kvsched.serve.overload import Overload
 from kvsched.serve.result import Simulation
 from kvsched.serve.state import EXPECTED, RUNNING, WAITING
 from kvsched.serve.summary import Summary
@@ -16,6 +15,10 @@ from kvsched.serve.traffic import Traffic
 
 NAMED = 5
 """Requests that are named by their number, of each kind."""
+BUNCHED = 0.5
+"""Share of distinct times up to which requests are said to come in bunches."""
+FULL = 0.99
+"""Utilisation from which an engine is said to be at its limit."""
 _WHERE = {RUNNING: "still ran", WAITING: "still waited", EXPECTED: "had not arrived"}
 
 
@@ -30,14 +33,18 @@ def _which(rows: NDArray[np.bool_]) -> str:
     return f"number {named}{', …' if len(at) > NAMED else ''}"
 
 
+def _seconds(value: float) -> str:
+    return f"{value:,.0f} s" if value >= 1000 else f"{value:.4g} s"
+
+
 def _ended(found: Simulation) -> list[str]:
     """Say how many finished, and of all others why not. Together they are all requests."""
     done = int(found.finished.sum())
     total = len(found.status)
     said = [
-        f"All {_requests(total)} finished in {found.end_s:,.4g} s."
+        f"All {_requests(total)} finished in {_seconds(found.end_s)}."
         if done == total
-        else f"{done:,} of {_requests(total)} finished in {found.end_s:,.4g} s."
+        else f"{done:,} of {_requests(total)} finished in {_seconds(found.end_s)}."
     ]
     for code in np.unique(found.reason[found.rejected]).tolist():
         rows = found.rejected & (found.reason == code)
@@ -54,19 +61,41 @@ def _ended(found: Simulation) -> list[str]:
     return said
 
 
-def _overload(found: Overload, traffic: Traffic, engines: int) -> str:
+def _bunched(found: Simulation, traffic: Traffic) -> list[str]:
+    """Say where a trace's times are so coarse that requests come in bunches."""
+    if traffic.rate is not None or traffic.closed_loop:
+        return []
+    times, together = np.unique(found.trace.time_s, return_counts=True)
+    if len(times) > BUNCHED * len(found.trace.time_s):
+        return []
+    return [
+        f"The trace has {len(times):,} times for {_requests(len(found.trace.time_s))}, up to "
+        f"{int(together.max()):,} at one: they wait for each other at any --speedup; --rate draws "
+        "times of their own."
+    ]
+
+
+def _overload(summary: Summary, traffic: Traffic, engines: int) -> str:
+    found = summary.overload
     if found.overloaded is None:
         return f"Overload cannot be told: {found.why_unknown}."
     left = found.queue_at_last_arrival
     emptied = (
         "and the queue was never empty again"
         if found.drain_s is None
-        else f"and the queue was empty {found.drain_s:,.3g} s later"
+        else f"and the queue was empty {_seconds(found.drain_s)} later"
     )
     waited = f"{_requests(left)} waited when the last arrived, {emptied}"
-    if not found.overloaded:
-        return f"Not overloaded: {waited}."
     one = engines == 1
+    if not found.overloaded:
+        busy = 0.0 if summary.timeline is None else summary.timeline.busy
+        if busy < FULL:
+            return f"Not overloaded: {waited}."
+        return (
+            f"Not overloaded, but at its limit: {100 * busy:.1f}% of the time "
+            f"{'it computes' if one else 'they compute'}; {waited}. --find-rate finds a rate that "
+            "keeps latencies low."
+        )
     said = (
         f"OVERLOADED: {found.arrival_rate:,.3g} requests arrive a second, more than "
         f"{'the engine finishes' if one else 'the engines finish'}, and the queue grows without "
@@ -79,8 +108,8 @@ def _overload(found: Overload, traffic: Traffic, engines: int) -> str:
         least = given * found.service_rate / found.arrival_rate
         said += (
             f" {'It finishes' if one else 'They finish'} {found.service_rate:,.3g} a "
-            f"second: ask no more of {'it' if one else 'them'} "
-            f"(--{'rate' if by_rate else 'speedup'} {least:,.2g})."
+            f"second at most (--{'rate' if by_rate else 'speedup'} {least:,.2g}), and latencies "
+            "are low only well below that: --find-rate finds how far."
         )
     return said
 
@@ -127,8 +156,9 @@ def sentences(
     said = [
         *_ended(found),
         *_pressed(summary),
-        _overload(summary.overload, traffic, found.replicas),
+        _overload(summary, traffic, found.replicas),
         *_beyond(summary, bands),
+        *_bunched(found, traffic),
     ]
     if summary.goodput is not None:
         good = summary.goodput

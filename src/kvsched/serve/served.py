@@ -271,7 +271,9 @@ def _blocks(
         weight_dtype=asking.weight_dtype,
         allowance_gib=asking.allowance_gib,
     )
-    return found.blocks, found.derivation
+    if found.blocks < 2:
+        raise UsageError(f"there is room for {found.blocks} blocks, and one is vLLM's null block")
+    return found.blocks - 1, (*found.derivation, "One of them is vLLM's null block.")
 
 
 def serve(
