@@ -229,7 +229,7 @@ def test_faults_are_said_in_one_line(wrong: dict[str, Any], said: str) -> None:
 
 def test_arrivals_reach_the_engine() -> None:
     one = serve(TRACE, dataclasses.replace(ASKED, rate=4.0, seed=3), compiled=False)
-    assert one.simulation.arrival_s[-1] == pytest.approx(20 / 4.0)
+    assert one.simulation.arrival_s[-1] == pytest.approx(19 / 4.0)
     other = serve(TRACE, dataclasses.replace(ASKED, rate=4.0, seed=4), compiled=False)
     assert not np.array_equal(one.simulation.arrival_s, other.simulation.arrival_s)
     assert (one.result.config["rate"], one.result.config["speedup"]) == (4.0, None)

@@ -384,7 +384,7 @@ class Outside(Routing):
 def test_what_cannot_be_is_said() -> None:
     trace = plain([(1, 3)])
     for more, said in (
-        ({"data_parallel_size": 0}, "data_parallel_size must be a whole number of at least 1"),
+        ({"data_parallel_size": 0}, "data_parallel_size must be a whole number from 1 to 4,096"),
         ({"data_parallel_size": True}, "data_parallel_size must be"),
         ({"data_parallel_size": 2, "routing": "random"}, r"unknown routing random \(known: round"),
         (

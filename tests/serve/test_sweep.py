@@ -167,10 +167,20 @@ def test_a_file_that_is_none_of_ours_spoils_nothing(tmp_path: Path) -> None:
     assert raw(swept(records=kept)) == WHOLE
     folder = tmp_path / "folder"
     folder.mkdir()
-    with pytest.raises(UsageError, match="cannot be read"):
+    with pytest.raises(UsageError, match="is no file"):
         Records(folder)
     with pytest.raises(KvschedError, match="cannot be written"):
         swept(records=Records(tmp_path / "nowhere" / "points.jsonl"))
+
+
+def test_a_point_with_other_digits_is_made_again(tmp_path: Path) -> None:
+    path = tmp_path / "points.jsonl"
+    swept(records=Records(path))
+    text = path.read_text()
+    path.write_text(text.replace('"finished":', '"finished":1', 1))
+    kept = Records(path)
+    assert len(kept.notes) == 1
+    assert raw(swept(records=kept)) == WHOLE
 
 
 CHANGES: list[dict[str, Any]] = [

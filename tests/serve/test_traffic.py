@@ -34,22 +34,30 @@ TOLD = Settings(num_gpu_blocks=100, max_num_seqs=8, max_num_batched_tokens=64)
 
 
 def test_equal_gaps() -> None:
-    assert rate_times(4, 2.0, math.inf, 0).tolist() == [0.5, 1.0, 1.5, 2.0]
+    assert rate_times(4, 2.0, math.inf, 0).tolist() == [0.0, 0.5, 1.0, 1.5]
     assert rate_times(3, math.inf, 1.0, 0).tolist() == [0, 0, 0]
     assert rate_times(0, 2.0, 1.0, 0).tolist() == []
 
 
 @pytest.mark.parametrize("burstiness", [0.25, 1.0, 4.0])
 def test_gaps_have_the_gamma_distribution(burstiness: float) -> None:
-    times = rate_times(40_000, 8.0, burstiness, 3)
-    gaps = np.diff(times, prepend=0.0)
-    assert times[-1] == 5000.0
+    times = rate_times(40_001, 8.0, burstiness, 3)
+    gaps = np.diff(times)
+    assert (times[0], times[-1]) == (0.0, 5000.0)
     assert (gaps >= 0).all()
     # A gamma distribution of mean 1/8 and shape b: its deviation is the mean over sqrt(b), its
     # skewness 2 / sqrt(b).
     assert gaps.std() * 8 == pytest.approx(burstiness**-0.5, rel=0.03)
     skewness = ((gaps - gaps.mean()) ** 3).mean() / gaps.std() ** 3
     assert skewness == pytest.approx(2 * burstiness**-0.5, rel=0.15)
+
+
+def test_a_rate_holds_at_any_burstiness() -> None:
+    for seed in range(20):
+        times = rate_times(10, 2.0, 0.01, seed)
+        assert (times[0], times[-1]) == (0.0, 4.5)
+    with pytest.raises(UsageError, match="too small: all would arrive at once"):
+        rate_times(240, 2.0, 1e-300, 0)
 
 
 def test_a_seed_is_a_traffic() -> None:
@@ -98,7 +106,7 @@ def test_sessions_at_a_rate_and_so_many_at_a_time() -> None:
         turns(), TOLD, cost=SECOND, sessions=True, think_s=1, rate=0.1, burstiness=math.inf,
         compiled=False,
     )  # fmt: skip
-    assert found.arrival_s.tolist() == [10, 20, 14, 30, 18, 24]
+    assert found.arrival_s.tolist() == [0, 10, 4, 20, 8, 14]
     # One session at a time: A's three turns, B's two, then the request of none.
     one = simulate(
         turns(), TOLD, cost=SECOND, sessions=True, think_s=1, concurrency=1, compiled=False

@@ -71,6 +71,8 @@ def command(
         return
     names = _check(source, asking, output)
     trace = _open(source, load.limit)
+    if output.output_dir == "":
+        raise UsageError("--output-dir is empty")
     folder = None if output.output_dir is None else Path(output.output_dir)
     fresh = folder is not None and not folder.exists()
     if folder is not None:

@@ -196,6 +196,11 @@ def identity(trace: Trace, asking: Asking) -> str | None:
 class _Line(msgspec.Struct, frozen=True):
     identity: str
     point: Point
+    checksum: str
+
+
+def _checksum(identity: str, point: Point) -> str:
+    return hashlib.sha256(identity.encode() + msgspec.json.encode(point)).hexdigest()[:16]
 
 
 class Records:
@@ -210,6 +215,8 @@ class Records:
         self.points: dict[str, Point] = {}
         self.notes: list[str] = []
         try:
+            if path.exists() and not path.is_file():
+                raise UsageError(f"{path}: is no file")
             data = path.read_bytes() if path.exists() else b""
         except OSError as error:
             raise UsageError(f"{path}: cannot be read ({error.strerror})") from error
@@ -219,7 +226,9 @@ class Records:
                 continue
             try:
                 found = msgspec.json.decode(line, type=_Line)
-            except (msgspec.DecodeError, UnicodeDecodeError):
+                if found.checksum != _checksum(found.identity, found.point):
+                    raise ValueError("the point is not the one that was written")
+            except (msgspec.DecodeError, UnicodeDecodeError, ValueError):
                 self.notes.append(f"{path}, row {row}: damaged, its point is run again")
                 continue
             self.points[found.identity] = found.point
@@ -227,7 +236,7 @@ class Records:
     def add(self, name: str, point: Point) -> None:
         """Keep a point: the system has its whole line when this returns. Raises KvschedError."""
         self.points[name] = point
-        line = msgspec.json.encode(_Line(name, point)) + b"\n"
+        line = msgspec.json.encode(_Line(name, point, _checksum(name, point))) + b"\n"
         if self._torn:
             line = b"\n" + line
             self._torn = False

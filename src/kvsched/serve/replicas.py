@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import heapq
 import math
+import operator
 from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
@@ -241,7 +242,13 @@ class Replicas:
             while ends and ends[0] <= at:
                 ends.popleft()
                 self.outstanding[engine] -= 1
-        chosen = int(self._routing.route(request, self))
+        answer = self._routing.route(request, self)
+        try:
+            chosen = operator.index(answer)
+        except TypeError:
+            raise UsageError(
+                f"routing {self._routing.name} must name an engine by its number, not {answer!r}"
+            ) from None
         if not 0 <= chosen < len(self):
             raise UsageError(
                 f"routing {self._routing.name} named engine {chosen} for request {request}; there "

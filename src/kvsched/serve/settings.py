@@ -46,8 +46,9 @@ class Settings:
         for name in ("num_gpu_blocks", "max_num_seqs", "max_num_batched_tokens", "max_model_len"):
             self._check_whole(name, 1)
         self._check_whole("long_prefill_token_threshold", 0)
-        if not 0.0 <= self.watermark < 1.0:
-            raise UsageError(f"watermark must be from 0 to below 1, not {self.watermark:g}")
+        mark = self.watermark
+        if isinstance(mark, bool) or not isinstance(mark, int | float) or not 0.0 <= mark < 1.0:
+            raise UsageError(f"watermark must be from 0 to below 1, not {mark!r}")
         if self.max_num_batched_tokens < self.max_num_seqs:
             raise UsageError(
                 f"max_num_batched_tokens ({self.max_num_batched_tokens:,}) must be at least "

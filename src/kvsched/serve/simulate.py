@@ -42,6 +42,9 @@ from kvsched.serve.swap import SwapSettings
 from kvsched.serve.traffic import Traffic, plan
 from kvsched.trace.model import Trace
 
+ENGINES = 4096
+"""The most replicas: each has arrays of its own for all requests and blocks."""
+
 
 def simulate(
     trace: Trace,
@@ -88,8 +91,10 @@ def simulate(
     chosen = make_order(order)
     chosen.check(trace)
     check_capacity(settings.num_gpu_blocks)
-    if horizon_s is not None and not horizon_s > 0:
-        raise UsageError(f"the horizon must be above 0 s, not {horizon_s:g}")
+    if horizon_s is not None and not (
+        isinstance(horizon_s, int | float) and math.isfinite(horizon_s) and horizon_s > 0
+    ):
+        raise UsageError(f"the horizon must be above 0 s, not {horizon_s!r}")
     traffic = Traffic(speedup, rate, burstiness, seed, concurrency, sessions, think_s)
     asked = prepare(trace, settings)
     coming = plan(trace, traffic)
@@ -163,8 +168,10 @@ def _last_recomputed(state: State) -> int:
 
 
 def _check_replicas(count: object) -> int:
-    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-        raise UsageError(f"data_parallel_size must be a whole number of at least 1, not {count!r}")
+    if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= ENGINES:
+        raise UsageError(
+            f"data_parallel_size must be a whole number from 1 to {ENGINES:,}, not {count!r}"
+        )
     return count
 
 

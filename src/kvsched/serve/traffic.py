@@ -13,6 +13,9 @@ from kvsched.kernel.table import NONE
 from kvsched.serve.state import NEVER_S, Arrivals, Float64s, Int32s
 from kvsched.trace.model import Trace
 
+FASTEST = 1e12
+"""Greatest rate and speedup, and one over the smallest."""
+MOST = 1 << 63
 PARTS = 1e9
 """Parts of the mean gap to which a drawn gap is rounded."""
 
@@ -46,17 +49,24 @@ class Traffic:
     turn, 0 if it is negative; or where it has none the time between the trace's two arrivals."""
 
     def __post_init__(self) -> None:
-        if not (math.isfinite(self.speedup) and self.speedup > 0):
-            raise UsageError(f"speedup must be above 0, not {self.speedup:g}")
-        if self.rate is not None and not self.rate > 0:
-            raise UsageError(f"the rate must be above 0, not {self.rate:g}")
-        if not self.burstiness > 0:
-            raise UsageError(f"burstiness must be above 0, not {self.burstiness:g}")
+        if not (_is_number(self.speedup) and 1 / FASTEST <= self.speedup <= FASTEST):
+            raise UsageError(f"speedup must be above 0, not {self.speedup!r}")
+        if self.rate is not None and not (
+            _is_number(self.rate)
+            and (1 / FASTEST <= self.rate <= FASTEST or (math.isinf(self.rate) and self.rate > 0))
+        ):
+            raise UsageError(
+                f"the rate must be above 0 (from {1 / FASTEST:g} to {FASTEST:g} a second, or "
+                f"infinite), not {self.rate!r}"
+            )
+        if not (_is_number(self.burstiness) and self.burstiness > 0):
+            raise UsageError(f"burstiness must be above 0, not {self.burstiness!r}")
         _check_whole("the seed", self.seed, 0)
         if self.concurrency is not None:
             _check_whole("concurrency", self.concurrency, 1)
-        if self.think_s is not None and not (math.isfinite(self.think_s) and self.think_s >= 0):
-            raise UsageError(f"the think time must be at least 0 s, not {self.think_s:g}")
+        think = self.think_s
+        if think is not None and not (_is_number(think) and 0 <= think < FASTEST):
+            raise UsageError(f"the think time must be at least 0 s, not {think!r}")
         self._check_together()
 
     def _check_together(self) -> None:
@@ -76,9 +86,15 @@ class Traffic:
         return self.concurrency is not None
 
 
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
 def _check_whole(name: str, value: object, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise UsageError(f"{name} must be a whole number of at least {least}, not {value!r}")
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value < MOST:
+        raise UsageError(
+            f"{name} must be a whole number of at least {least}, below 2^63, not {value!r}"
+        )
 
 
 class Coming(NamedTuple):
@@ -92,21 +108,29 @@ class Coming(NamedTuple):
 
 
 def rate_times(count: int, rate: float, burstiness: float, seed: int) -> Float64s:
-    """Return (count,) ascending arrivals in seconds, ``rate`` a second. O(count).
+    """Return (count,) ascending arrivals in seconds, the first at 0, ``rate`` a second. O(count).
 
-    A gap comes before each, the first too. Gaps are gamma distributed and then scaled, so that the
-    last arrives at count / rate: vLLM 0.32.0's `bench serve`. They are drawn from NumPy's PCG64 and
-    rounded to a part in 10^9 of the mean, so that the last bit of a logarithm changes nothing.
+    Gaps are gamma distributed and then scaled, so that the last arrives at (count - 1) / rate. In
+    vLLM 0.32.0's `bench serve`, from which this is, a gap comes before the first request too; here
+    time begins with it, as with a trace's own times. Gaps are drawn from NumPy's PCG64 and rounded
+    to a part in 10^9 of the mean, so that the last bit of a logarithm changes nothing. Raises
+    UsageError for a burstiness so small that no gap is above 0.
     """
-    if math.isinf(rate):
+    if math.isinf(rate) or count < 2:
         return np.zeros(count)
-    gaps = np.ones(count)
+    gaps = np.ones(count - 1)
     if math.isfinite(burstiness):
         random = np.random.Generator(np.random.PCG64(seed))
-        gaps = random.gamma(burstiness, 1.0 / burstiness, count)
+        gaps = random.gamma(burstiness, 1.0, count)[1:]
+        whole = float(gaps.sum())
+        if not whole > 0:
+            raise UsageError(f"burstiness {burstiness:g} is too small: all would arrive at once")
+        # Scaled before they are rounded: of a small one nearly all are next to nothing.
+        gaps = gaps / whole * len(gaps)
     passed = np.cumsum(np.round(gaps * PARTS).astype(np.int64))
-    total = max(int(passed[-1]), 1) if count else 1
-    return passed / total * (count / rate)
+    times: Float64s = np.zeros(count)
+    times[1:] = passed / int(passed[-1]) * (len(gaps) / rate)
+    return times
 
 
 def _followers(trace: Trace) -> tuple[Int32s, Int32s]:

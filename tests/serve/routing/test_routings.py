@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from serving import plain
+from serving import COST, plain
 
 from kvsched.foundation.errors import UsageError
 from kvsched.serve.cost import linear_cost
@@ -126,3 +128,31 @@ def test_names() -> None:
     assert make_routing(one) is one
     with pytest.raises(UsageError, match="unknown routing sticky"):
         make_routing("sticky")
+
+
+def test_a_routing_of_ones_own_by_its_file(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(
+        "from kvsched.serve.routing.base import Routing\n"
+        "class Last(Routing):\n"
+        "    name = 'last'\n"
+        "    def route(self, request, engines):\n"
+        "        return len(engines) - 1\n"
+        "class Half(Last):\n"
+        "    def route(self, request, engines):\n"
+        "        return 0.5\n"
+        "class None_(Routing):\n"
+        "    name = 'none'\n"
+    )
+    told = Settings(num_gpu_blocks=100, max_num_seqs=8, max_num_batched_tokens=64)
+    trace = plain([(1, 5)] * 4)
+    more: dict[str, Any] = {"cost": COST, "data_parallel_size": 3, "compiled": False}
+    found = simulate(trace, told, routing=f"{tmp_path}/own.py:Last", **more)
+    assert found.replica is not None
+    assert found.replica.tolist() == [2] * 4
+    for name, said in (
+        ("Half", "must name an engine by its number, not 0.5"),
+        ("None_", "has no route"),
+        ("Nobody", "own.py"),
+    ):
+        with pytest.raises(UsageError, match=said):
+            simulate(trace, told, routing=f"{tmp_path}/own.py:{name}", **more)

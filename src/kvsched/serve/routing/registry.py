@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
-
+from kvsched.foundation.by_name import ByName
 from kvsched.foundation.errors import UsageError
 from kvsched.serve.routing.base import Routing
+
+ENTRY_POINTS = "kvsched.routings"
+"""Group in which an installed package offers routings of its own."""
 
 _BUILT_IN = {
     "round-robin": "kvsched.serve.routing.round_robin:RoundRobin",
@@ -15,19 +17,35 @@ _BUILT_IN = {
 }
 
 
+def _check(reference: str, found: type[Routing]) -> None:
+    if found.route is Routing.route:
+        raise UsageError(f"routing {reference} has no route(self, request, engines)")
+
+
+_ROUTINGS = ByName(
+    kind="routing",
+    base=Routing,
+    shown_base="kvsched.serve.routing.base.Routing",
+    built_in=_BUILT_IN,
+    entry_points=ENTRY_POINTS,
+    example="",
+    check=_check,
+)
+
+
 def routing_names() -> list[str]:
-    """Names of the routings that come with kvsched."""
-    return list(_BUILT_IN)
+    """Names of the routings that come with kvsched, and of those that installed packages offer."""
+    return _ROUTINGS.names()
 
 
 def make_routing(routing: str | Routing | type[Routing]) -> Routing:
-    """Return the routing of a name, of a class, or as it is. Raises UsageError for another name."""
+    """Return a routing from an instance, a class, or NAME, module:Name or path.py:Name.
+
+    Raises UsageError for another name, and for a class without a `route`.
+    """
     if isinstance(routing, Routing):
         return routing
     if isinstance(routing, type) and issubclass(routing, Routing):
+        _check(routing.__name__, routing)
         return routing()
-    if routing not in _BUILT_IN:
-        raise UsageError(f"unknown routing {routing} (known: {', '.join(_BUILT_IN)})")
-    module, name = _BUILT_IN[str(routing)].split(":")
-    found: type[Routing] = getattr(importlib.import_module(module), name)
-    return found()
+    return _ROUTINGS.find(str(routing))()
