@@ -276,6 +276,7 @@ def test_a_sweep_writes_a_folder_and_goes_on_after_an_interruption(
     )
     assert ended.exit_code == 0
     assert "points.jsonl, row 3: damaged, its point is run again" in ended.stderr
+    assert "2 of 4 points were there already" in ended.stderr
     names = {"sweep.json", "sweep.html", "sweep.jsonl", "sweep.parquet"}
     one, other = ({n: (folder / n).read_bytes() for n in names} for folder in folders)
     assert one == other

@@ -12,6 +12,7 @@ from kvsched.cli.groups import spread
 from kvsched.cli.opening import keep_apart, open_trace
 from kvsched.cli.options import TraceOptions, print_json
 from kvsched.cli.simulate_options import (
+    COMPILING_TAKES,
     AdmissionOptions,
     EngineOptions,
     LoadOptions,
@@ -78,7 +79,7 @@ def command(
     if folder is not None:
         prepare_folder(folder, names)
     try:
-        with steps() as told:
+        with steps(COMPILING_TAKES) as told:
             served = serve(trace, asking, report=told)
             if folder is not None:
                 told("report", 0, 1)

@@ -10,7 +10,7 @@ import typer
 
 from kvsched.cli.opening import keep_apart
 from kvsched.cli.options import TraceOptions, print_json
-from kvsched.cli.simulate_options import OutputOptions, SearchOptions
+from kvsched.cli.simulate_options import COMPILING_TAKES, OutputOptions, SearchOptions
 from kvsched.foundation.errors import UsageError
 
 if TYPE_CHECKING:
@@ -99,11 +99,11 @@ def _run(
     records: Records | None,
 ) -> None:
     from kvsched.cli.progress import steps
-    from kvsched.serve.find_rate import find_rate
+    from kvsched.serve.find_rate import RateResult, find_rate
     from kvsched.serve.sweep import parse_sweep, sweep
 
     result: SweepResult | RateResult
-    with steps() as told:
+    with steps(COMPILING_TAKES) as told:
         if search.sweep:
             swept = parse_sweep(search.sweep)
             result = sweep(trace, asking, swept, records=records, report=told)
@@ -112,6 +112,9 @@ def _run(
         if folder is not None:
             told("report", 0, 1)
             _write(result, folder, output)
+    if records is not None and records.reused:
+        count = len(result.tried if isinstance(result, RateResult) else result.points)
+        typer.echo(f"note: {records.reused} of {count} points were there already", err=True)
     _show(result, source, folder)
 
 

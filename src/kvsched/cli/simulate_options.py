@@ -16,6 +16,9 @@ from kvsched.cli.options import (
     WeightDtype,
 )
 
+COMPILING_TAKES = "some 10 s"
+"""How long a loop with its hooks takes to compile, on a core of its own."""
+
 
 @dataclasses.dataclass(frozen=True)
 class EngineOptions:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kvsched.foundation.blame import PLAINLY, compile_fault
 from kvsched.foundation.errors import KvschedError, UsageError
 from kvsched.foundation.jit import bind, compilation_enabled, is_kept
 from kvsched.foundation.notebook import facts
@@ -195,11 +196,9 @@ def _blamed_on(policy: Policy, what: str) -> Iterator[None]:
     except KvschedError:
         raise
     except (Exception, SystemExit) as error:
-        if type(error).__module__.startswith("numba."):
-            lines = [line.strip() for line in str(error).splitlines()]
-            said = (line for line in lines if line and not line.startswith("Failed in"))
-            fault = next(said, type(error).__name__)
-            told = f" does not compile: {fault} (KVSCHED_COMPILED=0 runs it as plain Python)"
+        fault = compile_fault(error)
+        if fault is not None:
+            told = f" does not compile: {fault[0]}; {PLAINLY}"
         elif type(policy).__module__.startswith("kvsched."):
             raise
         else:

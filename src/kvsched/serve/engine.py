@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from kvsched.foundation.blame import Suspect, blamed_on
 from kvsched.foundation.errors import KvschedError, UsageError
-from kvsched.foundation.jit import bind
+from kvsched.foundation.jit import bind, entry_point, is_kept
 from kvsched.kernel.heap import heap_peek
 from kvsched.kernel.table import empty_table
 from kvsched.policy.base import Policy, Setup
@@ -57,6 +58,12 @@ ROWS = 1 << 12
 """Rows that the step log begins with."""
 
 
+COMPILING = "compiling"
+"""What a `Report` is told of."""
+Report = Callable[[str, int, int], None]
+"""Told (what, done, all)."""
+
+
 class StalledError(KvschedError):
     """Nobody runs, somebody waits, and no later step would admit anyone."""
 
@@ -90,6 +97,22 @@ def bound_loop(
     return _loops[how]
 
 
+def is_compiled(
+    order: type[QueueOrder],
+    cost: StepCost,
+    policy: Policy | None,
+    more: Mapping[str, Any] | None = None,
+) -> bool:
+    """Whether `bound_loop` compiled has been compiled in this process, or is kept on disk."""
+    loop: Any = bound_loop(order, cost, policy, True, more)
+    if loop.signatures:
+        return True
+    names = {**order.hooks(), **cost.bound(), **(more or {})}
+    if policy is not None:
+        names |= {**MEMORY, **policy.hooks()}
+    return is_kept(run_steps, names)
+
+
 def find_eviction(policy: str | Policy | type[Policy] | None, trace: Trace) -> Policy | None:
     """Return who decides what leaves; None for vLLM's own free list."""
     if policy is None or policy in (FreeList, FreeList.name) or isinstance(policy, FreeList):
@@ -113,7 +136,8 @@ def memory_of(asked: Asked, policy: Policy | None, settings: Settings) -> dict[s
         hit_limit=asked.work.limit,
     )
     table = empty_table(held.parent, held.depth, held.tokens)
-    return {"table": table, "policy": policy.prepare(setup)}
+    with blamed_on([Suspect("policy", policy)], "its prepare fails"):
+        return {"table": table, "policy": policy.prepare(setup)}
 
 
 def advance(
@@ -211,6 +235,34 @@ class Engines:
     def loop(self) -> Callable[..., int]:
         """The loop with all hooks in it."""
         return bound_loop(type(self.order), self.cost, self.policy, self.compiled, self.more)
+
+    @property
+    def suspects(self) -> list[Suspect]:
+        """Whose hooks are in the loop."""
+        policy = [] if self.policy is None else [Suspect("policy", self.policy)]
+        return [Suspect("order", self.order), *policy]
+
+    def prepare_order(self) -> Any:
+        """Return the order's own arrays. Raises UsageError where a user's order fails."""
+        with blamed_on([Suspect("order", self.order)], "its prepare fails"):
+            return self.order.prepare(self.asked.trace)
+
+    def compile(self, arguments: tuple[Any, ...], report: Report | None) -> Callable[..., int]:
+        """Return the loop compiled for such arguments, as `entry_point` does.
+
+        ``report`` is told before and after, unless it is compiled or kept on disk. Raises
+        UsageError for a hook of a user's own that does not compile.
+        """
+        order, policy = type(self.order), self.policy
+        if not self.compiled or is_compiled(order, self.cost, policy, self.more):
+            report = None
+        if report is not None:
+            report(COMPILING, 0, 1)
+        with blamed_on(self.suspects, "its hooks fail"):
+            loop = entry_point(self.loop, arguments)
+        if report is not None:
+            report(COMPILING, 1, 1)
+        return loop
 
     def new(self, known: int) -> State:
         """Return an engine without a request, of whose arrivals so many are known. O(R + N + C)."""

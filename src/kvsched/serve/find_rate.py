@@ -11,6 +11,7 @@ import msgspec
 
 from kvsched.foundation.errors import UsageError
 from kvsched.foundation.version import VERSION
+from kvsched.serve.engine import COMPILING
 from kvsched.serve.points import Ask, Point, Records, Report, Value, check_point, run_points
 from kvsched.serve.served import Asking, StepTimeSummary
 from kvsched.serve.summary import DEFINITIONS
@@ -207,9 +208,15 @@ def find_rate(
     check_point(asking, trace)
     points: dict[float, Point] = {}
 
+    def compiling(what: str, done: int, count: int) -> None:
+        if report is not None and what == COMPILING:
+            report(what, done, count)
+
     def run(values: Sequence[float]) -> list[bool]:
         asks = [_ask(asking, by, value) for value in values]
-        done = run_points(trace, asks, records=records, threads=threads, compiled=compiled)
+        done = run_points(
+            trace, asks, records=records, threads=threads, compiled=compiled, report=compiling
+        )
         points.update(zip(values, done, strict=True))
         if report is not None:
             report("rates", len(points), max(len(points) + 1, 20))

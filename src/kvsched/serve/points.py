@@ -11,6 +11,8 @@ from typing import Any
 
 import msgspec
 
+from kvsched.foundation.blame import compile_fault
+from kvsched.foundation.by_name import fault_of
 from kvsched.foundation.errors import InputError, KvschedError, UsageError
 from kvsched.foundation.jit import compilation_enabled, digest
 from kvsched.foundation.version import VERSION
@@ -18,7 +20,7 @@ from kvsched.policy.base import Policy
 from kvsched.replay.sweep import cores, on_all_cores
 from kvsched.serve.admission import ADMISSION
 from kvsched.serve.distribution import Distribution
-from kvsched.serve.engine import find_eviction
+from kvsched.serve.engine import COMPILING, find_eviction, is_compiled
 from kvsched.serve.loop import run_steps
 from kvsched.serve.nodes import MEMORY
 from kvsched.serve.orders.base import QueueOrder
@@ -35,6 +37,11 @@ from kvsched.trace.slice import slice_trace
 Value = bool | int | float | str | None
 Report = Callable[[str, int, int], None]
 """Told (what, done, all)."""
+
+
+POINTS = "points"
+INTERNAL = "internal error"
+"""Begins the fault of a point that kvsched itself is to blame for; it is run again each time."""
 
 
 class Figures(msgspec.Struct, frozen=True, kw_only=True):
@@ -126,7 +133,10 @@ def check_point(asking: Asking, trace: Trace) -> None:
 
 
 def run_point(trace: Trace, ask: Ask, compiled: bool | None = None) -> Point:
-    """Run one point. What is wrong with it alone (a setting, a stall) is its fault, not raised."""
+    """Run one point. What is wrong with it alone (a setting, a stall) is its fault, not raised.
+
+    So is an internal error, and a hook that does not compile. Raises InputError.
+    """
     try:
         served = serve(trace, ask.asking, compiled=compiled, step_log=False)
     except InputError:
@@ -134,6 +144,10 @@ def run_point(trace: Trace, ask: Ask, compiled: bool | None = None) -> Point:
     except KvschedError as error:
         said = " ".join(str(error).split())
         return Point(settings=ask.settings, figures=None, bands={}, fault=said)
+    except Exception as error:  # noqa: BLE001  # one point's fault ends no sweep
+        compiling = compile_fault(error)
+        said = fault_of(error) if compiling is None else f"does not compile: {compiling[0]}"
+        return Point(settings=ask.settings, figures=None, bands={}, fault=f"{INTERNAL}: {said}")
     result = served.result
     return Point(
         settings=ask.settings,
@@ -148,12 +162,13 @@ def _own(*parts: object) -> bool:
     return all(type(part).__module__.startswith("kvsched.") for part in parts if part is not None)
 
 
+def _more(asking: Asking) -> dict[str, Any]:
+    gate = {} if find_admission(asking) is None else ADMISSION
+    return {**gate, **({} if asking.swap_space is None else SWAP)}
+
+
 def _code(order: QueueOrder, policy: Policy | None, asking: Asking, cost: dict[str, Any]) -> str:
-    names = {**order.hooks(), **cost}
-    if find_admission(asking) is not None:
-        names |= ADMISSION
-    if asking.swap_space is not None:
-        names |= SWAP
+    names = {**order.hooks(), **cost, **_more(asking)}
     if policy is not None:
         names |= {**MEMORY, **policy.hooks()}
     return digest(run_steps, names)
@@ -193,6 +208,10 @@ def identity(trace: Trace, asking: Asking) -> str | None:
     return hashlib.sha256(repr(said).encode()).hexdigest()[:32]
 
 
+def _is_internal(point: Point) -> bool:
+    return point.fault is not None and point.fault.startswith(INTERNAL)
+
+
 class _Line(msgspec.Struct, frozen=True):
     identity: str
     point: Point
@@ -214,6 +233,8 @@ class Records:
         self._path = path
         self.points: dict[str, Point] = {}
         self.notes: list[str] = []
+        self.reused = 0
+        """Points that were asked for and were there."""
         try:
             if path.exists() and not path.is_file():
                 raise UsageError(f"{path}: is no file")
@@ -251,23 +272,37 @@ class Records:
             raise KvschedError(f"{self._path}: cannot be written ({error.strerror})") from error
 
 
-def _compile_ahead(trace: Trace, asks: Sequence[Ask]) -> None:
-    """Compile every loop once, before several threads would each do so."""
-    done: set[str] = set()
+def _compile_ahead(trace: Trace, asks: Sequence[Ask], told: Report) -> None:
+    """Compile every loop once, before several threads would each do so; tell of those that are new.
+
+    What fails here fails in its point again, and is told there.
+    """
+    new: dict[str, bool] = {}
+    loops: dict[str, Ask] = {}
     first = slice_trace(trace, first=1)
     for ask in asks:
         asking = ask.asking
         try:
             order = make_order(asking.scheduling_policy)
             policy = find_eviction(asking.eviction_policy, trace)
-            cost = step_cost(find_step_time(asking)).bound()
+            cost = step_cost(find_step_time(asking))
+            more = _more(asking)
         except UsageError:
             continue
         several = asking.data_parallel_size > 1 or asking.routing is not None
-        kind = f"{_code(order, policy, asking, cost)} {several}"
-        if kind not in done:
-            done.add(kind)
-            run_point(first, ask)
+        kind = f"{_code(order, policy, asking, cost.bound())} {several}"
+        if kind not in loops:
+            loops[kind] = ask
+            new[kind] = not is_compiled(type(order), cost, policy, more)
+    count = sum(new.values())
+    done = 0
+    for kind, ask in loops.items():
+        if new[kind]:
+            told(COMPILING, done, count)
+        run_point(first, ask)
+        if new[kind]:
+            done += 1
+            told(COMPILING, done, count)
 
 
 def _looked_up(asks: Sequence[Ask]) -> list[Ask]:
@@ -313,18 +348,21 @@ def run_points(
                 kept = records.points[name]
                 found[at] = msgspec.structs.replace(kept, settings=ask.settings)
     told = report or (lambda _what, _done, _all: None)
-    told("points", len(found), len(asks))
+    if records is not None:
+        records.reused += len(found)
+    told(POINTS, len(found), len(asks))
     left = [at for at in range(len(asks)) if at not in found]
     workers = min(threads or cores(), max(len(left), 1))
-    if workers > 1 and (compilation_enabled() if compiled is None else compiled):
-        _compile_ahead(trace, [asks[at] for at in left])
+    several = workers > 1 or report is not None
+    if several and (compilation_enabled() if compiled is None else compiled):
+        _compile_ahead(trace, [asks[at] for at in left], told)
     jobs = (lambda at=at: (at, run_point(trace, asks[at], compiled)) for at in left)
     for at, point in on_all_cores(jobs, workers):
         found[at] = point
         name = names[at]
-        if records is not None and name is not None:
+        if records is not None and name is not None and not _is_internal(point):
             records.add(name, point)
-        told("points", len(found), len(asks))
+        told(POINTS, len(found), len(asks))
     return [found[at] for at in range(len(asks))]
 
 

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from kvsched.foundation.blame import Suspect, blamed_on
 from kvsched.foundation.errors import UsageError
 from kvsched.kernel.table import NONE
 from kvsched.serve.arrivals import expect
@@ -88,6 +89,7 @@ class Replicas:
         self._states = states
         self._hooks = hooks
         self._routing = routing
+        self._blame = [Suspect("routing", routing)]
         self._size = rules.block_size
         self._progress = states[0].progress
         self._requests = len(coming.arrival_s)
@@ -242,7 +244,8 @@ class Replicas:
             while ends and ends[0] <= at:
                 ends.popleft()
                 self.outstanding[engine] -= 1
-        answer = self._routing.route(request, self)
+        with blamed_on(self._blame, "its route fails"):
+            answer = self._routing.route(request, self)
         try:
             chosen = operator.index(answer)
         except TypeError:

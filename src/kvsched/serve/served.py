@@ -323,6 +323,7 @@ def serve(
             horizon_s=asking.horizon_s,
             step_log=step_log and band == "mid",
             compiled=compiled,
+            report=report,
         )
         middle = simulation if middle is None else middle
         found[band] = summarise(

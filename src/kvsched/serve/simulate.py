@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from kvsched.foundation.blame import Suspect, blamed_on
 from kvsched.foundation.errors import UsageError
 from kvsched.foundation.jit import bind, compilation_enabled, entry_point
 from kvsched.policy.base import Policy
@@ -17,7 +18,7 @@ from kvsched.serve.arrivals import turn_rejected
 from kvsched.serve.asked import NO_REASON, prepare
 from kvsched.serve.blocks import hit_blocks
 from kvsched.serve.cost import StepCost
-from kvsched.serve.engine import AT_ONCE, Engines, advance, find_eviction
+from kvsched.serve.engine import AT_ONCE, Engines, Report, advance, find_eviction
 from kvsched.serve.jump import clear_until_s
 from kvsched.serve.nodes import MEMORY
 from kvsched.serve.orders.base import QueueOrder
@@ -68,6 +69,7 @@ def simulate(
     step_log: bool = False,
     jumps: bool = True,
     compiled: bool | None = None,
+    report: Report | None = None,
 ) -> Simulation:
     """Serve ``trace`` step by step, as vLLM v1's scheduler does.
 
@@ -82,6 +84,7 @@ def simulate(
     second tier and back.
     ``horizon_s`` ends the run; who has not ended then is unfinished. ``step_log`` keeps a row a
     step. ``jumps=False`` makes every step by itself: the same result, later.
+    ``report`` is told (what, done, all) where the loop has to be compiled first.
 
     What can never fit is rejected before the run. Cost: O(running) a step, and O(1) a block that
     moves. Memory: 16 bytes a block of every request, and 20 a node and an engine. Raises
@@ -105,10 +108,10 @@ def simulate(
     )  # fmt: skip
     horizon = np.inf if horizon_s is None else float(horizon_s)
     if _check_replicas(data_parallel_size) == 1 and routing is None:
-        found = _result(engines, _alone(engines, horizon), horizon_s)
+        found = _result(engines, _alone(engines, horizon, report), horizon_s)
     else:
         routes = make_routing("least-loaded" if routing is None else routing)
-        state, replicas = _together(engines, data_parallel_size, routes, horizon)
+        state, replicas = _together(engines, data_parallel_size, routes, horizon, report)
         found = dataclasses.replace(
             _result(engines, state, horizon_s), routing=routes, replicas=data_parallel_size,
             replica=replicas.replica, step_replica=replicas.step_replica if step_log else None,
@@ -116,30 +119,32 @@ def simulate(
     return found
 
 
-def _alone(engines: Engines, horizon_s: float) -> State:
+def _alone(engines: Engines, horizon_s: float, report: Report | None) -> State:
     """Run one engine."""
     state = engines.new(engines.coming.known)
     state.progress.status[engines.asked.reason != NO_REASON] = REJECTED
-    own = engines.order.prepare(engines.asked.trace)
+    own = engines.prepare_order()
     cost = engines.cost.arrays()
-    state = advance(engines.loop, state, engines.rules, own, cost, horizon_s, engines.jumps)
+    engines.compile((state, engines.rules, own, cost, AT_ONCE, horizon_s, engines.jumps), report)
+    with blamed_on(engines.suspects, "its hooks fail"):
+        state = advance(engines.loop, state, engines.rules, own, cost, horizon_s, engines.jumps)
     if math.isfinite(horizon_s):
         turn_rejected(state, engines.rules, horizon_s)
     return state
 
 
 def _together(
-    engines: Engines, count: int, routing: Routing, horizon_s: float
+    engines: Engines, count: int, routing: Routing, horizon_s: float, report: Report | None
 ) -> tuple[State, Replicas]:
     """Run several engines; return one state with all that they did."""
     trace, rules, jumps = engines.asked.trace, engines.rules, engines.jumps
     states = [engines.new(0) for _ in range(count)]
     states[0].progress.status[engines.asked.reason != NO_REASON] = REJECTED
     states = [for_replica(states[0], state) for state in states]
-    owns = [engines.order.prepare(trace) for _ in states]
+    owns = [engines.prepare_order() for _ in states]
     cost = engines.cost.arrays()
     like = (states[0], rules, owns[0], cost, AT_ONCE, horizon_s, jumps)
-    loop = entry_point(engines.loop, like)
+    loop = engines.compile(like, report)
 
     def go(engine: int, state: State, until_s: float) -> State:
         return advance(loop, state, rules, owns[engine], cost, until_s, jumps)
@@ -153,10 +158,12 @@ def _together(
     def clear_until(state: State, until_s: float) -> float:
         return clear(state, rules, cost, until_s)
 
-    routing.prepare(trace, count)
+    with blamed_on([Suspect("routing", routing)], "its prepare fails"):
+        routing.prepare(trace, count)
     hooks = Hooks(go, hits, clear_until)
     replicas = Replicas(states, rules, engines.coming, routing, hooks)
-    return replicas.run(horizon_s), replicas
+    with blamed_on(engines.suspects, "its hooks fail"):
+        return replicas.run(horizon_s), replicas
 
 
 def _last_recomputed(state: State) -> int:
