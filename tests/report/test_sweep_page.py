@@ -124,10 +124,13 @@ def test_the_terminal_holds_80_columns(result: Any, encoding: str) -> None:
 def test_the_terminal_says_what_the_result_says() -> None:
     text = " ".join(printed(SWEEP, width=200).split())
     assert "12 points: max-num-seqs · speedup · max-num-batched-tokens" in text
-    assert "front TTFT" in text
+    assert "front" in text.split("front: points that")[0]
     assert "overload" in text
+    for sentence in SWEEP.sentences:
+        assert sentence in text
     assert "could not run: max_num_batched_tokens" in text
-    assert "slo-ttft-s=0.5" in text
+    assert "slo-ttft-ms=500" in text
+    assert "slo_ttft" not in PAGES["sweep"][0].split("<body")[1].split("<script")[0]
     text = " ".join(printed(RATE, width=300).split())
     for sentence in RATE.sentences:
         assert sentence in text

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 DASH = "–"
 MINUS = "−"
 UNITS = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
@@ -53,13 +55,37 @@ def seconds(value: float | None) -> str:
     """Return a time in the unit that reads best."""
     if value is None:
         return DASH
-    if value < 1e-3:
+    if value < 0.9995e-3:
         return "0 s" if value == 0 else f"{value * 1e6:.3g} µs"
     if value < 120:
         return f"{value:.3g} s"
     if value < 7200:
         return f"{value / 60:.3g} min"
     return f"{value / 3600:,.1f} h"
+
+
+def in_unit(values: Sequence[float | None]) -> tuple[list[str], str]:
+    """Return latencies in one unit, and the unit: ms where all are below 1 s, else s."""
+    known = [value for value in values if value is not None]
+    unit, size = ("ms", 1e3) if known and max(known) < 1 else ("s", 1.0)
+    return [_plain(None if value is None else size * value) for value in values], unit
+
+
+def _plain(value: float | None) -> str:
+    """Return a number with three digits or more, and without an exponent."""
+    if value is None:
+        return DASH
+    if value >= 999.5:
+        return f"{value:,.0f}"
+    return "<0.001" if 0 < value < 0.0009995 else f"{value:.3g}"
+
+
+def latencies(values: Sequence[float | None]) -> list[str]:
+    """Return latencies in one unit, with it: ms where all are below 1 s, else as `seconds`."""
+    texts, unit = in_unit(values)
+    if unit == "s":
+        return [seconds(value) for value in values]
+    return [text if text == DASH else f"{text} {unit}" for text in texts]
 
 
 def times(value: float | None) -> str:

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kvsched.report.figures import BOUND, OTHERS, OWN, as_script, digits, layout
-from kvsched.report.format import DASH, count, name, seconds, share, short, visible
+from kvsched.report.format import DASH, count, latencies, name, seconds, share, short, visible
 from kvsched.report.html import page
 from kvsched.report.simulation_settings import settings_line, step_time_line
 from kvsched.report.terminal import ASCII
@@ -36,8 +36,8 @@ def latency_rows(summary: Summary) -> list[tuple[str, list[str]]]:
     rows = []
     for title, field in LATENCIES:
         found: Distribution | None = getattr(summary, field)
-        cells = [DASH if found is None else seconds(getattr(found, part)) for part in PARTS]
-        rows.append((title, cells))
+        parts = [None if found is None else getattr(found, part) for part in PARTS]
+        rows.append((title, latencies(parts)))
     return rows
 
 
@@ -50,17 +50,13 @@ def band_rows(result: ServeResult) -> list[tuple[str, list[str]]]:
     def row(title: str, read: Any) -> tuple[str, list[str]]:
         return title, [DASH if run is None else read(run) for run in runs]
 
-    def part(field: str, which: str) -> Any:
-        def read(run: Summary) -> str:
-            found = getattr(run, field)
-            return DASH if found is None else seconds(getattr(found, which))
-
-        return read
+    def parts(title: str, field: str, which: str) -> tuple[str, list[str]]:
+        known = [None if run is None else getattr(run, field) for run in runs]
+        found = [None if each is None else getattr(each, which) for each in known]
+        return f"{title} {which}", latencies(found)
 
     rows = [
-        row(f"{title} {which}", part(field, which))
-        for title, field in LATENCIES[:3]
-        for which in ("p50", "p99")
+        parts(title, field, which) for title, field in LATENCIES[:3] for which in ("p50", "p99")
     ]
     rows.append(row("requests/s", lambda run: _rate(run, "requests_s")))
     if result.summary.goodput is not None:

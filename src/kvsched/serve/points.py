@@ -67,6 +67,9 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     hit_ratio: float | None
     preemptions: int
     overloaded: bool | None
+    """None where that cannot be told."""
+    utilisation: float | None = None
+    """Share of the duration in which a step runs."""
 
 
 class Point(msgspec.Struct, frozen=True, kw_only=True):
@@ -116,6 +119,7 @@ def figures_of(summary: Summary) -> Figures:
         hit_ratio=summary.hit_ratio,
         preemptions=summary.preemptions,
         overloaded=summary.overload.overloaded,
+        utilisation=summary.utilisation,
     )
 
 
@@ -192,6 +196,7 @@ def identity(trace: Trace, asking: Asking) -> str | None:
     swap = find_swap(asking, hardware(asking)[0], trace.block_size)
     said = [
         VERSION,
+        Figures.__struct_fields__,
         trace.digest,
         _code(order, policy, asking, costs[0].bound()),
         settings.summary(),

@@ -152,6 +152,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """None where there is no second tier."""
     engines: tuple[EngineShare, ...] = ()
     """What each engine did; empty with one."""
+    utilisation: float | None = None
+    """As `DEFINITIONS` has it, from the moments at which requests run, without a log of steps."""
 
 
 def meets(found: Simulation, objective: Objective) -> NDArray[np.bool_]:
@@ -238,6 +240,30 @@ def _engines(found: Simulation) -> tuple[EngineShare, ...]:
     return tuple(shares)
 
 
+def utilisation(found: Simulation) -> float | None:
+    """Return the share of the duration in which somebody runs, of several engines their mean.
+
+    An engine steps as long as somebody runs: from the first step of a request to its end there is
+    one that does, for a preempted one waits behind others. O(R log R).
+    """
+    if not found.end_s > 0:
+        return None
+    ran = ~np.isnan(found.scheduled_s)
+    replica = np.zeros(len(ran), np.int64) if found.replica is None else found.replica
+    order = np.lexsort((found.scheduled_s, replica))
+    order = order[ran[order]]
+    ends = np.where(np.isnan(found.finished_s), found.end_s, found.finished_s)[order]
+    starts, engine = found.scheduled_s[order], replica[order]
+    busy = 0.0
+    for each in range(found.replicas):
+        own = engine == each
+        # Everything up to here is over at the latest of all ends before.
+        until = np.maximum.accumulate(np.concatenate([[0.0], ends[own]]))
+        begin = np.maximum(starts[own], until[:-1])
+        busy += float(np.maximum(until[1:] - begin, 0.0).sum())
+    return min(busy / found.end_s / found.replicas, 1.0)
+
+
 def _timeline(found: Simulation) -> Timeline | None:
     if found.step_log is None:
         return None
@@ -287,4 +313,5 @@ def summarise(
         paused_steps=total["paused_steps"],
         swap=_swapped(found, total),
         engines=_engines(found),
+        utilisation=utilisation(found),
     )

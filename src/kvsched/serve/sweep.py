@@ -25,6 +25,7 @@ from kvsched.serve.points import (
 )
 from kvsched.serve.served import Asking, StepTimeSummary, find_step_time
 from kvsched.serve.summary import DEFINITIONS
+from kvsched.serve.sweep_sentences import conclusions
 from kvsched.trace.model import Trace
 from kvsched.trace.summary import summarise as summarise_trace
 
@@ -57,6 +58,8 @@ class SweepResult(msgspec.Struct, frozen=True, kw_only=True):
     front_ttft: tuple[int, ...]
     """Points, from 0, that are not beaten in ``rate`` and the 99th percentile of TTFT."""
     front_latency: tuple[int, ...]
+    sentences: tuple[str, ...]
+    """Which values change nothing, and which point has the highest rate."""
     definitions: dict[str, str]
 
 
@@ -245,6 +248,7 @@ def sweep(
         rate=rate,
         front_ttft=front(points, rate, "ttft_p99_s"),
         front_latency=front(points, rate, "latency_p99_s"),
+        sentences=conclusions(points, rate),
         definitions={**DEFINITIONS, "front": _FRONT},
     )
 
