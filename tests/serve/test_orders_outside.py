@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,6 +18,7 @@ from kvsched.serve.orders import tenant_fair
 from kvsched.serve.orders.base import HOOKS, QueueOrder
 from kvsched.serve.orders.registry import find_order, make_order, order_names
 from kvsched.serve.orders.tenant_fair import TenantFair
+from kvsched.serve.state import Progress, Work
 from kvsched.trace.model import Labels
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "patient_shortest.py"
@@ -32,6 +34,28 @@ def test_every_order_says_what_it_is() -> None:
         assert order.summary().endswith(".")
         assert f"| `{name}` |" in page
         assert set(order.hooks()) == set(HOOKS)
+
+
+def test_the_page_says_what_hooks_see() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    for kind, found in (("work", Work), ("progress", Progress)):
+        table = page.split(f"| `state.{kind}` |")[1].split("\n\n")[0]
+        assert set(re.findall(r"`(\w+)(?:\[[^`]*\])?`", table)) - {"chains"} == set(
+            found._fields
+        ) - {"chains"}
+    assert "--scheduling-policy my_order.py:Mine" in page
+
+
+def test_the_example_of_the_page_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    (block,) = re.findall(r"^```python\n(.*?)^```", PAGE.read_text("utf-8"), re.M | re.S)
+    monkeypatch.chdir(PAGE.parents[1])
+    monkeypatch.setenv("KVSCHED_COMPILED", "0")
+    asks = plain([(1, 5), (9, 5), (2, 5)], session=None)
+    monkeypatch.setattr("kvsched.trace.load.load_trace", lambda _: asks)
+    names: dict[str, Any] = {}
+    exec(block, names)  # noqa: S102  # the page's own example
+    assert names["found"].finished.all()
+    assert names["served"].result.config["scheduling_policy"].startswith("patient-shortest")
 
 
 def test_labels_are_what_makes_the_same() -> None:
