@@ -54,6 +54,7 @@ def served_policies(
     if not options.simulate:
         return None
     # Loaded where it is asked for: a study without it begins sooner.
+    from kvsched.serve.engine import COMPILING
     from kvsched.serve.points import Ask, run_points
     from kvsched.serve.served import Asking, find_settings
 
@@ -77,7 +78,9 @@ def served_policies(
         trace,
         asks,
         threads=options.threads,
-        report=lambda _what, done, total: told("serving", done, total),
+        report=lambda what, done, total: told(
+            what if what == COMPILING else "serving", done, total
+        ),
     )
     settings, _ = find_settings(Asking(**shared), trace.block_size)
     rows = []
