@@ -88,7 +88,7 @@ def _overload(summary: Summary, traffic: Traffic, engines: int) -> str:
     waited = f"{_requests(left)} waited when the last arrived, {emptied}"
     one = engines == 1
     if not found.overloaded:
-        busy = 0.0 if summary.timeline is None else summary.timeline.busy
+        busy = summary.utilisation or 0.0
         if busy < FULL:
             return f"Not overloaded: {waited}."
         return (
