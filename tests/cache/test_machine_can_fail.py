@@ -69,7 +69,7 @@ PARTS: dict[str, Mutant] = {
     ),
     "namespaces are ignored": (
         chain.ChainMaker, "_space",
-        "request.cache_salt, request.lora_name, request.model_revision, tenant or None", "None",
+        "request.cache_salt, *adapter, request.model_revision, tenant or None", "None",
     ),
     "no copy on write": (
         growth.Grower, "_must_copy", "last < len(lease._nodes) or", "False and",

@@ -66,10 +66,8 @@ class ChainMaker:
 
     def _space(self, request: Request) -> NDArray[np.int64]:
         tenant = request.tenant if self.isolate_tenants else None
-        return space_of(
-            request.cache_salt, request.lora_name, request.lora_path or None,
-            request.model_revision, tenant or None,
-        )  # fmt: skip
+        adapter = (request.lora_name, request.lora_path or None)
+        return space_of(request.cache_salt, *adapter, request.model_revision, tenant or None)
 
     def _of_tokens(self, request: Request) -> Chain:
         token_ids: Any = request.token_ids
