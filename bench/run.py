@@ -39,11 +39,8 @@ TABLES = {
         "live": "live",
         "live-latency": "live_latency",
         "live-lock": "live_lock",
-        "live-memory": "live_memory",
-        "live-soak": "live_soak",
     },
     "serve": {
-        "serve-agreement": "serve_agreement",
         "serve": "serve",
         "serve-aisimulate": "serve_aisimulate",
         "serve-day": "serve_day",
@@ -52,7 +49,10 @@ TABLES = {
 """Benchmarks by table, in its order; each is a module here with a `run`."""
 
 BENCHMARKS = {name: module for table in TABLES.values() for name, module in table.items()} | {
-    "sampling-memory": "sampling_memory"
+    "sampling-memory": "sampling_memory",
+    "live-memory": "live_memory",
+    "live-soak": "live_soak",
+    "serve-agreement": "serve_agreement",
 }
 """With those that are too long for a table: run them with --only."""
 
