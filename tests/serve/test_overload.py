@@ -119,6 +119,8 @@ def line(kind: str, load: float, requests: int, seed: int) -> Any:
 def test_no_false_alarm_in_a_hundred_queues(load: float) -> None:
     found = [overload(line("calm", load, 500, seed)).overloaded for seed in range(100)]
     assert True not in found
+    # It is told, too: near the limit chance may explain a queue, but not often.
+    assert found.count(False) >= 90
 
 
 @pytest.mark.parametrize("kind", ["rush", "burst"])

@@ -20,7 +20,6 @@ from serve_workload import Asked, Work
 from vllm.platforms import current_platform
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.output import SchedulerOutput
-from vllm.v1.outputs import ModelRunnerOutput
 from vllm_scheduler_record import Driver, SchedulerConfig, write
 
 NAME = "scheduler-async.jsonl.gz"
@@ -70,21 +69,7 @@ class Loop:
     def finish(self) -> None:
         """Bring the oldest step's tokens."""
         output, sampled = self.flying.popleft()
-        names = list(output.num_scheduled_tokens)
-        self.driver.scheduler.update_from_output(
-            output,
-            ModelRunnerOutput(
-                req_ids=names,
-                req_id_to_index={name: at for at, name in enumerate(names)},
-                sampled_token_ids=sampled,
-                logprobs=None,
-                prompt_logprobs_dict={},
-                pooler_output=[],
-            ),
-        )
-        for name, tokens in zip(names, sampled, strict=True):
-            if tokens:
-                self.driver.hash(int(name))
+        self.driver.bring(output, sampled)
 
     def run(self, concurrency: int) -> list[int]:
         """Serve all; return the tokens hit by each at its first admission."""

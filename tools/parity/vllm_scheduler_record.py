@@ -149,6 +149,24 @@ class Driver:
         full = request.num_tokens // self.work.settings.block_size
         request.block_hashes = self.hashes[at][:full]
 
+    def bring(self, output: Any, sampled: list[list[int]]) -> None:
+        """Give the scheduler the tokens that a step sampled, and hashes to blocks that are full."""
+        names = list(output.num_scheduled_tokens)
+        self.scheduler.update_from_output(
+            output,
+            ModelRunnerOutput(
+                req_ids=names,
+                req_id_to_index={name: at for at, name in enumerate(names)},
+                sampled_token_ids=sampled,
+                logprobs=None,
+                prompt_logprobs_dict={},
+                pooler_output=[],
+            ),
+        )
+        for name, tokens in zip(names, sampled, strict=True):
+            if tokens:
+                self.hash(int(name))
+
     def step(self, number: int) -> Step:
         """Schedule, sample, and update; return what happened."""
         scheduler = self.scheduler
@@ -171,20 +189,7 @@ class Driver:
             request = scheduler.requests[name]
             done = request.num_computed_tokens >= request.num_tokens
             sampled.append([1] if done else [])
-        scheduler.update_from_output(
-            output,
-            ModelRunnerOutput(
-                req_ids=names,
-                req_id_to_index={name: at for at, name in enumerate(names)},
-                sampled_token_ids=sampled,
-                logprobs=None,
-                prompt_logprobs_dict={},
-                pooler_output=[],
-            ),
-        )
-        for name, tokens in zip(names, sampled, strict=True):
-            if tokens:
-                self.hash(int(name))
+        self.bring(output, sampled)
         queue = scheduler.kv_cache_manager.block_pool.free_block_queue
         free = [block.block_id - 1 for block in queue.get_all_free_blocks()]
         return Step(number, ran, list(self.preempted), hits, free)

@@ -56,3 +56,10 @@ def lacking(policy: str, name: str, trace: Trace | None) -> UsageError:
         f"policy {policy} needs `{name}` of every request, which the trace "
         f"{trace.origin.source} does not have ({HOW_TO_GIVE[name]})"
     )
+
+
+def check_needs(kind: str, reference: str, needs: object) -> None:
+    """Raise UsageError unless ``needs`` of a policy or an order names columns, in a tuple."""
+    if not isinstance(needs, tuple) or not set(needs) <= set(HOW_TO_GIVE):
+        known = ", ".join(HOW_TO_GIVE)
+        raise UsageError(f"{kind} {reference}: needs must be a tuple of columns ({known})")

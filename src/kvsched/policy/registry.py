@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from kvsched.foundation.by_name import ByName, fault_of
-from kvsched.foundation.errors import UsageError
 from kvsched.policy.base import AUTO, Policy
-from kvsched.policy.needs import HOW_TO_GIVE
+from kvsched.policy.needs import check_needs
 from kvsched.policy.parameters import check_parameters
 
 __all__ = ["ENTRY_POINTS", "built_in", "fault_of", "find", "make", "names"]
@@ -40,9 +39,7 @@ _BUILT_IN = {
 
 def _check(reference: str, found: type[Policy]) -> None:
     check_parameters("policy", reference, found.parameters)
-    if not isinstance(found.needs, tuple) or not set(found.needs) <= set(HOW_TO_GIVE):
-        known = ", ".join(HOW_TO_GIVE)
-        raise UsageError(f"policy {reference}: needs must be a tuple of columns ({known})")
+    check_needs("policy", reference, found.needs)
 
 
 _POLICIES = ByName(

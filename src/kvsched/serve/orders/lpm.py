@@ -7,17 +7,14 @@ from typing import Any, ClassVar
 import numpy as np
 
 from kvsched.policy.parameters import Parameter
-from kvsched.serve.orders.base import QueueOrder
 from kvsched.serve.orders.sorted_queue import (
     END,
     FIRST,
+    SortedOrder,
     SortedQueue,
     is_sorted_now,
     look_up,
     new_sorted_queue,
-    on_admitted,
-    on_queued,
-    queue_key,
     sort_by_rank,
 )
 from kvsched.serve.state import State
@@ -38,7 +35,7 @@ def before_admission(state: State, own: Any, now: float) -> None:
     sort_by_rank(own)
 
 
-class LongestPrefix(QueueOrder):
+class LongestPrefix(SortedOrder):
     """Requests by the tokens of their prefix that are cached now, the most first.
 
     Of those with at most ``same_prefix`` tokens cached whose prompts begin with the same
@@ -61,13 +58,6 @@ class LongestPrefix(QueueOrder):
             32, "tokens: most that count as uncached, least that count as the same prefix"
         ),
     }
-    resumes_first = False
-    moves = True
-    watches = True
-    queue_key = staticmethod(queue_key)
-    on_queued = staticmethod(on_queued)
-    on_admitted = staticmethod(on_admitted)
-    on_left = on_admitted
     before_admission = staticmethod(before_admission)
 
     def prepare(self, trace: Trace) -> SortedQueue:

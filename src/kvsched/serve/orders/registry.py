@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from kvsched.foundation.by_name import ByName
-from kvsched.foundation.errors import UsageError
-from kvsched.policy.needs import HOW_TO_GIVE
+from kvsched.policy.needs import check_needs
 from kvsched.policy.parameters import check_parameters
 from kvsched.serve.orders.base import QueueOrder
 
@@ -24,9 +23,7 @@ _BUILT_IN = {
 
 def _check(reference: str, found: type[QueueOrder]) -> None:
     check_parameters("order", reference, found.parameters)
-    if not isinstance(found.needs, tuple) or not set(found.needs) <= set(HOW_TO_GIVE):
-        known = ", ".join(HOW_TO_GIVE)
-        raise UsageError(f"order {reference}: needs must be a tuple of columns ({known})")
+    check_needs("order", reference, found.needs)
 
 
 _ORDERS = ByName(

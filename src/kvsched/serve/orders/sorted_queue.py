@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from kvsched.serve.blocks import hit_blocks
+from kvsched.serve.orders.base import QueueOrder
 from kvsched.serve.state import Int8s, Int32s, Int64s, State
 from kvsched.trace.model import Trace
 
@@ -194,3 +195,15 @@ def sort_by_rank(own: Any) -> None:
         width *= 2
     for at in range(length):
         own.position[own.queue[at]] = at
+
+
+class SortedOrder(QueueOrder):
+    """Base of the orders that sort it: they say how, in `before_admission`."""
+
+    resumes_first = False
+    moves = True
+    watches = True
+    queue_key = staticmethod(queue_key)
+    on_queued = staticmethod(on_queued)
+    on_admitted = staticmethod(on_admitted)
+    on_left = on_admitted

@@ -7,16 +7,13 @@ from typing import Any, ClassVar
 import numpy as np
 
 from kvsched.policy.parameters import Parameter
-from kvsched.serve.orders.base import QueueOrder
 from kvsched.serve.orders.sorted_queue import (
     END,
     FIRST,
+    SortedOrder,
     SortedQueue,
     look_up,
     new_sorted_queue,
-    on_admitted,
-    on_queued,
-    queue_key,
     sort_by_rank,
 )
 from kvsched.serve.state import State
@@ -38,7 +35,7 @@ def before_admission(state: State, own: Any, now: float) -> None:
     sort_by_rank(own)
 
 
-class ShortestPrefill(QueueOrder):
+class ShortestPrefill(SortedOrder):
     """Requests by the tokens to compute before the next is generated, the fewest first.
 
     That is the prompt, after a preemption with what was generated, less what would be hit now. Of
@@ -59,13 +56,6 @@ class ShortestPrefill(QueueOrder):
             32, "tokens: most that count as uncached, least that count as the same prefix"
         ),
     }
-    resumes_first = False
-    moves = True
-    watches = True
-    queue_key = staticmethod(queue_key)
-    on_queued = staticmethod(on_queued)
-    on_admitted = staticmethod(on_admitted)
-    on_left = on_admitted
     before_admission = staticmethod(before_admission)
 
     def prepare(self, trace: Trace) -> SortedQueue:
