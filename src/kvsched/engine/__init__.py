@@ -1,0 +1,1 @@
+"""Live engines: launch, requests over HTTP, metrics."""

@@ -1,0 +1,1 @@
+"""What was measured on real things: preflight, block probe, benchmarks, calibration, records."""

@@ -1,0 +1,1 @@
+"""Benchmarks of an engine that serves an OpenAI-compatible API."""
