@@ -272,7 +272,7 @@ def test_what_does_not_go_together_is_said() -> None:
         ({"rate": 1.0, "burstiness": 0.0}, "burstiness must be above 0"),
         ({"rate": 1.0, "concurrency": 1}, "a rate or a concurrency, not both"),
         ({"burstiness": 2.0}, "burstiness needs a rate"),
-        ({"think_s": 1.0}, "a think time needs sessions"),
+        ({"think_s": 1.0}, "a think time needs sessions, or a closed loop"),
         ({"think_s": -1.0, "sessions": True}, "think time must be at least 0"),
         ({"speedup": 2.0, "concurrency": 4}, "speedup divides the trace's times"),
         ({"speedup": 2.0, "rate": 4.0, "sessions": True, "think_s": 1.0}, "speedup divides"),

@@ -231,7 +231,7 @@ class LoadOptions:
         typer.Option(
             "--think-s",
             metavar="SECONDS",
-            help="Between an answer and the next turn.",
+            help="Between an answer and the next turn; in a closed loop, and the next request.",
             show_default="the trace's",
         ),
     ] = None

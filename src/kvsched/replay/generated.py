@@ -159,12 +159,13 @@ def _lay_out(
             next_node += 1
 
 
-def held_blocks(trace: Trace, *, cache_generated: bool) -> Held:
+def held_blocks(trace: Trace, *, cache_generated: bool, name_generated: bool = True) -> Held:
     """Return what each request holds at its longest, for an engine that stores full blocks. O(B).
 
     A request computes its prompt and all that it generates but the last token; full blocks of
     that are stored (of the prompt alone without ``cache_generated``), and the last partial one
-    takes room. At most the prompt less its last token can be hit. Raises UsageError where nodes
+    takes room. At most the prompt less its last token can be hit. Without ``name_generated`` all
+    that is generated is anonymous, whatever later requests go on with. Raises UsageError where nodes
     outgrow 32 bits.
     """
     size = trace.block_size
@@ -172,7 +173,10 @@ def held_blocks(trace: Trace, *, cache_generated: bool) -> Held:
     full = np.minimum(trace.chain_blocks, trace.input_tokens // size)
     kept = (computed if cache_generated else trace.input_tokens) // size
     most = -(-computed // size)
-    source, by_session = extensions(trace, full)
+    if name_generated:
+        source, by_session = extensions(trace, full)
+    else:
+        source, by_session = np.full(len(trace), NOBODY, np.int32), np.zeros(len(trace), np.bool_)
     reach = np.where(source >= 0, full[source], 0)
     known = np.maximum(full, np.minimum(kept, reach))
     new_nodes = int((most - known).sum())

@@ -118,7 +118,8 @@ def turn(state: State, rules: Rules, request: int, now: float) -> None:
         if rules.closed_loop == 0 or counts[KNOWN_ARRIVALS] >= len(arrivals.firsts):
             return
         request = int(arrivals.firsts[counts[KNOWN_ARRIVALS]])
-        state.progress.arrival_s[request] = now
+        # 0 for the first turn of a session.
+        state.progress.arrival_s[request] = now + float(arrivals.think_s[request])
         counts[KNOWN_ARRIVALS] += 1
         if state.progress.status[request] != REJECTED:
             return

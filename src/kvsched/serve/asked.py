@@ -66,7 +66,9 @@ def prepare(trace: Trace, settings: Settings) -> Asked:
         left = np.maximum(settings.max_model_len - trace.input_tokens, 1)
         output = np.minimum(output, left)
     cut = dataclasses.replace(trace, output_tokens=output)
-    held = held_blocks(cut, cache_generated=settings.cache_generated)
+    held = held_blocks(
+        cut, cache_generated=settings.cache_generated, name_generated=settings.name_generated
+    )
     needed = held.trace.chain_blocks
     reason[(reason == NO_REASON) & (needed > settings.num_gpu_blocks)] = NEVER_FITS
     if not settings.enable_chunked_prefill:

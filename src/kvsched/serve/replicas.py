@@ -236,7 +236,8 @@ class Replicas:
             self._progress.arrival_s[follower] = at
             heapq.heappush(self._due, (at, follower))
         elif self._closed:
-            heapq.heappush(self._times, end_s)
+            # A first turn's think time is that of the closed loop: 0 with sessions.
+            heapq.heappush(self._times, end_s + self._think_s[self._firsts[0]])
 
     def _route(self, at: float, request: int) -> None:
         self._take(request)

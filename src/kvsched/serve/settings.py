@@ -41,6 +41,9 @@ class Settings:
     enable_prefix_caching: bool = True
     cache_generated: bool = True
     """Whether blocks of generated tokens are cached, as vLLM does."""
+    name_generated: bool = True
+    """Whether generated blocks are those with which a later request goes on, as in a trace of real
+    traffic; else no later request hits them, as where an engine answers with tokens of its own."""
 
     def __post_init__(self) -> None:
         for name in ("num_gpu_blocks", "max_num_seqs", "max_num_batched_tokens", "max_model_len"):

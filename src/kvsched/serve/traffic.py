@@ -31,7 +31,7 @@ class Traffic:
 
     What arrives by itself arrives at the trace's times over ``speedup``, the first at 0; or at
     ``rate`` a second, in the trace's order; or ``concurrency`` at a time, each when one before it
-    has ended (with sessions: has ended its last turn).
+    has ended (with sessions: has ended its last turn; without, and with ``think_s``, so much later).
     """
 
     speedup: float = 1.0
@@ -46,7 +46,8 @@ class Traffic:
     sessions: bool = False
     think_s: float | None = None
     """Seconds from a turn's end to the next one's arrival. None: the trace's delay of the later
-    turn, 0 if it is negative; or where it has none the time between the trace's two arrivals."""
+    turn, 0 if it is negative; or where it has none the time between the trace's two arrivals. In a
+    closed loop without sessions: from a request's end to the next one's arrival, None for 0."""
 
     def __post_init__(self) -> None:
         if not (_is_number(self.speedup) and 1 / FASTEST <= self.speedup <= FASTEST):
@@ -74,8 +75,8 @@ class Traffic:
             raise UsageError("give a rate or a concurrency, not both")
         if self.rate is None and self.burstiness != 1.0:
             raise UsageError("burstiness needs a rate")
-        if self.think_s is not None and not self.sessions:
-            raise UsageError("a think time needs sessions")
+        if self.think_s is not None and not self.sessions and self.concurrency is None:
+            raise UsageError("a think time needs sessions, or a closed loop")
         timed = self.rate is None and self.concurrency is None
         if self.speedup != 1.0 and not timed and (not self.sessions or self.think_s is not None):
             raise UsageError("speedup divides the trace's times, and none of them is used")
@@ -179,6 +180,8 @@ def plan(trace: Trace, traffic: Traffic) -> Coming:
         think_s = _think_times(trace, before, traffic)
         firsts = np.flatnonzero(before == NONE).astype(np.int32)
         due = count - len(firsts)
+    elif traffic.think_s is not None:
+        think_s[:] = traffic.think_s
     arrival_s = np.full(count, NEVER_S)
     known = len(firsts)
     if traffic.concurrency is not None:
