@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,6 +40,12 @@ class Observed:
     """Moment of each token; NaN for one that came in the same piece as a later one."""
     cached: Int64s
     """(R,) prompt tokens found in the cache, −1 where the engine does not say."""
+    index: Int64s
+    """(R,) each request's place in the workload."""
+    workload_digest: str = ""
+    engine_name: str = ""
+    """Kind and version."""
+    environment: dict[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
     def __len__(self) -> int:
@@ -128,14 +136,13 @@ def observe(
         cached=np.array(
             [-1 if each.cached_tokens is None else each.cached_tokens for each in well], np.int64
         ),
+        index=indexes,
         notes=tuple(notes),
     )
 
 
 def _sent(trace: Trace, indexes: Int64s, sent: Float64s) -> Trace:
     """The requests that ended well, with the moments at which they were sent as arrivals."""
-    import dataclasses
-
     times = np.empty(len(trace))
     times[:] = np.nan
     times[indexes] = sent

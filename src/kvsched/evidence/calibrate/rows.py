@@ -35,8 +35,10 @@ class Rows:
     bounds_s: Float64s
     """(B, 2) of requests sent while the engine ran: what each takes outside is above the first and
     at most the second, as the step shows that it was in."""
+    seen: int
+    """Steps that brought tokens in the part looked at."""
     left_out: int
-    """Steps of which it is not certain what they computed."""
+    """Of these, steps of which it is not certain what they computed."""
 
 
 @dataclass
@@ -103,6 +105,7 @@ def rows_of(run: Observed, aligned: Aligned, until_s: float = np.inf) -> Rows:
         idle_steps=np.array([row[1] for row in idle], np.float64),
         idle_s=np.array([row[2] for row in idle]),
         bounds_s=_bounds(run, steps, prefill, len(kept)),
+        seen=len(kept),
         left_out=left_out,
     )
 
