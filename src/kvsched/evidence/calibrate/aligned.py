@@ -60,7 +60,7 @@ def align(run: Observed) -> Aligned:
     tokens = [run.token_s[low:high] for low, high in zip(run.starts, run.starts[1:], strict=False)]
     first_s = run.first_s
     coming = np.argsort(first_s, kind="stable").tolist()
-    usual_s = float(np.median(known(run.tpot_s))) if len(known(run.tpot_s)) else 0.0
+    usual_s = _usual_gap(run)
     prompts = run.trace.input_tokens.tolist()
     steps: list[Step] = []
     active: dict[int, int] = {}
@@ -73,10 +73,10 @@ def align(run: Observed) -> Aligned:
             centre = first if not active else min(first, steps[-1].end_s + usual_s)
         lead = coming[at] if at < len(coming) else -1
         later = _after(active, tokens, lead, first, centre)
-        if np.isnan(later):
-            later = centre + usual_s
         burst = later - centre < BURST * usual_s
-        limit = centre + max((later - centre) / 2, BURST * usual_s)
+        limit = centre + BURST * usual_s
+        if not np.isnan(later):
+            limit = max((centre + later) / 2, limit)
         step = Step(0.0, regular=not burst)
         moments = []
         for request in list(active):
@@ -108,6 +108,14 @@ def align(run: Observed) -> Aligned:
         steps.append(step)
         before = limit
     return Aligned(steps, sum(not step.regular for step in steps))
+
+
+def _usual_gap(run: Observed) -> float:
+    """Seconds between two tokens of one request in a short step: the first quartile."""
+    gaps = np.diff(run.token_s)
+    gaps[run.starts[1:-1] - 1] = np.nan
+    gaps = known(gaps)
+    return float(np.quantile(gaps, 0.25)) if len(gaps) else 0.0
 
 
 def _advance(active: dict[int, int], request: int, place: int, tokens: int) -> None:

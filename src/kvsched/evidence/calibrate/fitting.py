@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kvsched.evidence.calibrate.rows import Rows
 from kvsched.foundation.errors import UsageError
@@ -20,9 +21,13 @@ ROUNDS = 12
 """At most; it stays after a few."""
 STAYS = 1e-3
 """Relative change of the time outside below which it stays."""
+FAR = 3.0
+"""A step that takes so many times what a robust fit says, or so small a part of it, is left out."""
+LEAST_PROMPTS = 10
+"""Fewer steps that compute a prompt cannot tell its time from what a request takes outside."""
 MOST_CANDIDATES = 2000
-FAR = 4.0
-"""A step that takes so many times the fit, or so small a part of it, says nothing about it."""
+_REWEIGHTED = 20
+_SMALL = 0.02
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,43 +39,63 @@ class Fitted:
     """Of each run: seconds of a request outside of the engine's steps."""
     rows: int
     far: int
-    """Rows left out because they are `FAR` from the fit."""
-    rounds: int
+    """Rows left out because they are `FAR` from the others."""
 
 
 def fit_rows(runs: Sequence[Rows], source: str = "") -> Fitted:
     """Fit one step time to all runs, and to each run the time of a request outside of steps.
 
-    The two are fitted in turn until they stay: coefficients to the steps (`fit_steps`), where those
-    of a request sent to an idle engine have the time outside taken off; and the time outside as the
-    one that misses least, in seconds, what those requests and `Rows.bounds_s` say. Raises UsageError
+    A robust fit of both at once says which steps are `FAR` from the others. Then the two are
+    fitted in turn until they stay: coefficients to the steps (`fit_steps`), where those of a
+    request sent to an idle engine have the time outside taken off; and the time outside as the one
+    that misses least, in seconds, what those requests and `Rows.bounds_s` say. Raises UsageError
     for too few steps. O(rounds · rows).
     """
-    count = sum(len(rows.seconds) + len(rows.idle_s) for rows in runs)
-    if count < LEAST_STEPS:
-        raise UsageError(
-            f"{count} steps of the part for fitting can be told apart, and {LEAST_STEPS} are "
-            "needed: measure more requests, or raise --fit-share"
-        )
+    _check(runs)
+    overhead, near = _robust(runs)
+    reference = overhead
+    outside = [overhead] * len(runs)
     rested = any(len(rows.idle_s) for rows in runs)
-    reference = _joint_guess(runs)
-    overhead = [reference] * len(runs)
-    for rounds in range(1, ROUNDS + 1):
-        fit, used, far = _coefficients(runs, overhead, source)
-        steps = [predicted(fit, rows.idle_batches) for rows in runs]
+    for _ in range(ROUNDS):
+        fit, used = _coefficients(runs, outside, near, source)
         beyond = [
-            rows.idle_s - each * rows.idle_steps for rows, each in zip(runs, steps, strict=True)
+            rows.idle_s - predicted(fit, rows.idle_batches) * rows.idle_steps for rows in runs
         ]
-        reference = max(float(np.median(np.concatenate(beyond))), 0.0) if rested else 0.0
+        if rested:
+            reference = max(float(np.median(np.concatenate(beyond))), 0.0)
         now = [
             _overhead(each, rows.bounds_s, reference, float(np.median(_all_steps(rows))))
             for each, rows in zip(beyond, runs, strict=True)
         ]
-        moved = max(abs(a - b) for a, b in zip(now, overhead, strict=True))
-        overhead = now
+        moved = max(abs(a - b) for a, b in zip(now, outside, strict=True))
+        outside = now
         if moved <= STAYS * max(*now, 1e-6):
             break
-    return Fitted(fit, tuple(overhead), used, far, rounds)
+    return Fitted(fit, tuple(outside), used, int((~near).sum()))
+
+
+def _check(runs: Sequence[Rows]) -> None:
+    sums = np.concatenate(_sums(runs))
+    prompts = int((sums[:, at.TOKENS] > sums[:, at.DECODE_TOKENS]).sum())
+    for count, least, what in (
+        (len(sums), LEAST_STEPS, "can be told apart"),
+        (prompts, LEAST_PROMPTS, "compute prompts for certain"),
+    ):
+        if count < least:
+            raise UsageError(
+                f"{count} steps of the part for fitting {what}, and {least} are needed: measure "
+                "more requests, or raise --fit-share"
+            )
+
+
+def _sums(runs: Sequence[Rows]) -> list[Float64s]:
+    """Return the sums of all rows, (N, BATCH) and (M, BATCH) of each run."""
+    return [each for rows in runs for each in (rows.batches, rows.idle_batches)]
+
+
+def _all_steps(rows: Rows) -> Float64s:
+    """Return the seconds of all rows (N + M,), of idle ones a step's share."""
+    return np.concatenate([rows.seconds, rows.idle_s / rows.idle_steps])
 
 
 def predicted(fit: Fit, batches: Float64s) -> Float64s:
@@ -79,56 +104,48 @@ def predicted(fit: Fit, batches: Float64s) -> Float64s:
     return np.array([step_seconds(coefficients, batch) for batch in batches], np.float64)
 
 
-def _joint_guess(runs: Sequence[Rows]) -> float:
-    """Fit the time outside as one more column beside what steps compute: linear, so at once."""
-    batches = np.concatenate(
-        [each for rows in runs for each in (rows.batches, rows.idle_batches)]
-    )
-    seconds = np.concatenate(
-        [each for rows in runs for each in (rows.seconds, rows.idle_s / np.maximum(rows.idle_steps, 1))]
-    )
+def _robust(runs: Sequence[Rows]) -> tuple[float, NDArray[np.bool_]]:
+    """Fit the time outside as one more column, so that no few rows decide; return it, and (N,) near.
+
+    Least absolute relative errors by reweighting, of the larger of measured and fitted, so that a
+    row can be wrong by 1 at most: a step of next to no time, whose tokens were held up or are those
+    of another step, would else weigh more than all others.
+    """
+    batches = np.concatenate(_sums(runs))
+    seconds = np.concatenate([_all_steps(rows) for rows in runs])
     outside = np.concatenate(
         [
             each
             for rows in runs
-            for each in (np.zeros(len(rows.seconds)), 1 / np.maximum(rows.idle_steps, 1))
+            for each in (np.zeros(len(rows.seconds)), 1 / rows.idle_steps)
         ]
     )
-    columns = [np.ones(len(batches)), outside]
-    columns += [batches[:, place] for place in (at.TOKENS, at.SEQUENCES, at.DECODE_READ, at.PREFILL_PAIRS)]
-    relative = np.column_stack(columns) / seconds[:, None]
-    return float(nonnegative_least_squares(relative, np.ones(len(seconds)))[1])
+    places = (at.TOKENS, at.SEQUENCES, at.DECODE_READ, at.PREFILL_PAIRS)
+    columns = np.column_stack(
+        [np.ones(len(batches)), outside, *(batches[:, place] for place in places)]
+    )
+    scale = np.maximum(seconds, float(np.median(seconds)))
+    weight = np.ones(len(seconds))
+    for _ in range(_REWEIGHTED):
+        rows = weight / scale
+        found = nonnegative_least_squares(columns * rows[:, None], seconds * rows)
+        fitted = columns @ found
+        scale = np.maximum(np.maximum(fitted, seconds), 1e-9)
+        weight = 1 / np.sqrt(np.abs(fitted - seconds) / scale + _SMALL)
+    ratio = seconds / np.maximum(fitted, 1e-12)
+    return float(found[1]), (ratio < FAR) & (ratio > 1 / FAR)
 
 
 def _coefficients(
-    runs: Sequence[Rows], overhead: Sequence[float], source: str
-) -> tuple[Fit, int, int]:
-    """Fit all rows, then those that are not far from that fit."""
-    batches = [rows.batches for rows in runs]
-    seconds = [rows.seconds for rows in runs]
-    for rows, outside in zip(runs, overhead, strict=True):
-        spent = (rows.idle_s - outside) / np.maximum(rows.idle_steps, 1)
-        some = spent > 0
-        batches.append(rows.idle_batches[some])
-        seconds.append(spent[some])
-    # A step of next to no time would weigh more than all others: only its tokens' way was short.
-    long = [each >= np.quantile(each, 0.05) / FAR if len(each) else each > 0 for each in seconds]
-    short = sum(int((~each).sum()) for each in long)
-    steps = Steps(
-        np.concatenate([each[keep] for each, keep in zip(batches, long, strict=True)]),
-        np.concatenate([each[keep] for each, keep in zip(seconds, long, strict=True)]),
-    )
-    fit = fit_steps(steps, source)
-    ratio = steps.seconds / np.maximum(predicted(fit, steps.batches), 1e-12)
-    near = (ratio < FAR) & (ratio > 1 / FAR)
-    far = int((~near).sum())
-    if far and int(near.sum()) >= LEAST_STEPS:
-        fit = fit_steps(Steps(steps.batches[near], steps.seconds[near]), source)
-    return fit, len(near) - far, far + short
-
-
-def _all_steps(rows: Rows) -> Float64s:
-    return np.concatenate([rows.seconds, rows.idle_s / np.maximum(rows.idle_steps, 1)])
+    runs: Sequence[Rows], outside: Sequence[float], near: NDArray[np.bool_], source: str
+) -> tuple[Fit, int]:
+    """Fit the rows that are near, less the time outside; return how many they are."""
+    seconds = []
+    for rows, each in zip(runs, outside, strict=True):
+        seconds += [rows.seconds, (rows.idle_s - each) / rows.idle_steps]
+    spent = np.concatenate(seconds)
+    kept = near & (spent > 0)
+    return fit_steps(Steps(np.concatenate(_sums(runs))[kept], spent[kept]), source), int(kept.sum())
 
 
 def _overhead(
@@ -150,13 +167,3 @@ def _overhead(
     missed += np.minimum(below + above, most_s).sum(axis=1)
     best = candidates[missed <= float(missed.min()) + 1e-12]
     return float(np.clip(reference_s, best[0], best[-1]))
-
-
-def features_seen(runs: Sequence[Rows]) -> dict[str, tuple[float, float]]:
-    """Return the least and the most of what the steps computed, by name."""
-    all_batches = np.concatenate([each for rows in runs for each in (rows.batches, rows.idle_batches)])
-    names = {"tokens": at.TOKENS, "requests": at.SEQUENCES, "decode context": at.DECODE_READ}
-    return {
-        name: (float(all_batches[:, place].min()), float(all_batches[:, place].max()))
-        for name, place in names.items()
-    }

@@ -61,15 +61,19 @@ class _Prefill:
         return list(self.chunks.get(step, {}).values())
 
 
-def rows_of(run: Observed, aligned: Aligned, until_s: float = np.inf) -> Rows:
+def rows_of(
+    run: Observed, aligned: Aligned, until_s: float = np.inf, outside_s: float | None = None
+) -> Rows:
     """Return what the steps that ended before ``until_s`` say. O(tokens).
 
     A prompt is taken to be computed as late as its first token allows, in chunks as large as each
-    step's budget leaves room for. A step is left out where a request was preempted, where who
-    waited at an idle engine came at several moments, or where prompts do not fit.
+    step's budget leaves room for, and from the step on in which it was there and found room:
+    ``outside_s`` after it was sent, None where that is not known yet. A step is left out where a
+    request was preempted, where who waited at an idle engine came at several moments, where prompts
+    do not fit, or where it cannot be told in which step one began.
     """
     steps = aligned.steps
-    prefill = _prefill(run, steps)
+    prefill = _prefill(run, steps, outside_s)
     kept = [at for at, step in enumerate(steps) if step.end_s < until_s]
     batches: list[Float64s] = []
     seconds: list[float] = []
@@ -131,7 +135,7 @@ def _was_idle(run: Observed, steps: list[Step], at: int) -> bool:
     return at == 0 or float(run.sent_s[steps[at].joined[0]]) >= steps[at - 1].end_s
 
 
-def _prefill(run: Observed, steps: list[Step]) -> _Prefill:
+def _prefill(run: Observed, steps: list[Step], outside_s: float | None) -> _Prefill:
     """Return what prompts were computed when."""
     budget, cap = run.settings.max_num_batched_tokens, run.settings.long_prefill_token_threshold
     left = [budget - len(step.decodes) for step in steps]
@@ -144,7 +148,8 @@ def _prefill(run: Observed, steps: list[Step]) -> _Prefill:
             begin = at
             room = _room(left[at], cap)
             while room < need and begin > 0:
-                if steps[begin - 1].end_s <= run.sent_s[request]:
+                start = steps[begin - 2].end_s if begin > 1 else -np.inf
+                if start < run.sent_s[request] + (outside_s or 0.0):
                     break
                 begin -= 1
                 room += _room(left[begin], cap)
@@ -154,7 +159,7 @@ def _prefill(run: Observed, steps: list[Step]) -> _Prefill:
             _spread(found, request, (begin, at), int(prompts[request]), done, cap)
     for step in steps:
         for request in step.joined:
-            _begin_earlier(run, steps, found, request)
+            _begin_earlier(run, steps, found, request, outside_s)
     return found
 
 
@@ -172,20 +177,27 @@ def _spread(
             done += part
 
 
-def _begin_earlier(run: Observed, steps: list[Step], found: _Prefill, request: int) -> None:
+def _begin_earlier(
+    run: Observed, steps: list[Step], found: _Prefill, request: int, outside_s: float | None
+) -> None:
     """Give a request that already waited what the step before its first left of its budget.
 
     What is left must be too little for all of it: else it would have had its first token then.
     """
     begin = found.began[request]
     seats, cap = run.settings.max_num_seqs, run.settings.long_prefill_token_threshold
-    if begin < 2 or run.sent_s[request] > steps[begin - 2].end_s:
+    start = steps[begin - 2].end_s if begin > 1 else -np.inf
+    sent = float(run.sent_s[request])
+    if sent + (outside_s or 0.0) > start:
         return
     mine = [at for at in range(begin, len(steps)) if request in found.chunks.get(at, {})]
     before = steps[begin - 1]
     room = _room(found.left[begin - 1], cap)
     need = sum(found.chunks[at][request][0] for at in mine)
     if not 0 < room < need or len(before.decodes) + len(found.chunks.get(begin - 1, {})) >= seats:
+        return
+    if outside_s is None and sent > start - (steps[begin - 1].end_s - start):
+        found.doubtful.update(range(begin - 1, mine[-1] + 1))
         return
     first = found.chunks[begin][request][1]
     for at in mine:

@@ -45,9 +45,14 @@ def calibrate(
         raise UsageError(f"--fit-share {fit_share}: above 0 and below 1")
     told = [_with_cached(run) for run in runs]
     splits = [_split(run, fit_share) for run in told]
+    parts = [
+        (run, align(run), float(run.sent_s[split])) for run, split in zip(told, splits, strict=True)
+    ]
+    fitted = fit_rows([rows_of(*part) for part in parts])
+    # Now it is known when a request reaches the engine, and so in which step it began.
     rows = [
-        rows_of(run, align(run), float(run.sent_s[split]))
-        for run, split in zip(told, splits, strict=True)
+        rows_of(*part, outside_s=outside)
+        for part, outside in zip(parts, fitted.overhead_s, strict=True)
     ]
     fitted = fit_rows(rows, _source(told))
     pairs: list[Pair] = []
