@@ -12,7 +12,7 @@ import ssl
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 from urllib.parse import urlsplit
 
 from kvsched.engine.openai_answer import Answer
@@ -197,8 +197,8 @@ class _Wire(asyncio.Protocol):
             self.transport.abort()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)  # noqa: S101  # TCP or TLS
-        self.transport = transport
+        # uvloop's is no subclass of asyncio's.
+        self.transport = cast(asyncio.Transport, transport)
         self._client._wires.add(self)
 
     def data_received(self, data: bytes) -> None:
