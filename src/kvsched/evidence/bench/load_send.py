@@ -331,9 +331,7 @@ def _sessions(after: NDArray[np.int32]) -> tuple[list[int], list[int]]:
     return root, turns
 
 
-def retry_wait_s(
-    answer: Answer, attempts: int, place: int, settings: LoadSettings
-) -> float | None:
+def retry_wait_s(answer: Answer, attempts: int, place: int, settings: LoadSettings) -> float | None:
     """Return the seconds until a request that was answered with 429 is sent again; None for never.
 
     Retry-After counts in seconds or as a date. Without it the wait doubles from `FIRST_RETRY_S`,
@@ -361,4 +359,3 @@ def _retry_after_s(text: str | None) -> float | None:
     except ValueError:
         return None
     return max(0.0, moment.timestamp() - time.time())
-
