@@ -16,7 +16,7 @@ import numpy as np
 from kvsched.engine.openai import new_event_loop
 from kvsched.engine.target import Target
 from kvsched.evidence.bench.load_send import Part, Sender
-from kvsched.evidence.bench.load_settings import LoadSettings
+from kvsched.evidence.bench.load_settings import INTERRUPTED, LoadSettings
 from kvsched.evidence.bench.measured import RequestOutcome
 from kvsched.evidence.bench.workload import BenchWorkload
 
@@ -27,7 +27,6 @@ REPORT_S = 0.1
 """Least seconds between two reports."""
 MOST_FILES = 65_536
 """Open files that a run asks the system for: a connection is one."""
-INTERRUPTED = "the run was interrupted"
 
 
 def run_load(
@@ -57,7 +56,7 @@ def run_load(
         outcomes[outcome.index] = outcome
         progress.show(len(outcomes))
 
-    with _many_files(), _frozen_garbage():
+    with quiet_process():
         workers = min(settings.workers, settings.concurrency or settings.workers, max(total, 1))
         if workers > 1:
             from kvsched.evidence.bench.load_workers import send_by_workers
@@ -131,6 +130,13 @@ def _interruptible(sender: Sender) -> Iterator[None]:
     finally:
         loop.remove_signal_handler(signal.SIGINT)
         signal.signal(signal.SIGINT, before)
+
+
+@contextlib.contextmanager
+def quiet_process() -> Iterator[None]:
+    """Let this process have many connections, and no long pauses."""
+    with _many_files(), _frozen_garbage():
+        yield
 
 
 @contextlib.contextmanager
