@@ -46,8 +46,9 @@ def run_load(
     Nothing is raised for what the engine does: refused connections, faults and deadlines are
     outcomes. An interruption (SIGINT, in the main thread) ends the run: what had ended keeps its
     outcome, the rest is ``cancelled``; a second one raises KeyboardInterrupt. Raises UsageError
-    for an address or key that cannot be used. Not to be called from a running event loop.
+    for an address or key that cannot be used. Raises RuntimeError inside a running event loop.
     """
+    _check_no_loop()
     total = len(workload)
     outcomes: dict[int, RequestOutcome] = {}
     progress = _Progress(report, total)
@@ -108,6 +109,14 @@ def _send_here(
 
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         runner.run(send())
+
+
+def _check_no_loop() -> None:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    raise RuntimeError("run_load cannot be called from a running event loop: use a thread")
 
 
 @contextlib.contextmanager

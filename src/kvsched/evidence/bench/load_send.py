@@ -144,8 +144,10 @@ class Sender:
             if self._bug is not None:
                 raise self._bug
         finally:
-            self.stop(INTERRUPTED)
-            await self._client.close()
+            try:
+                self.stop(INTERRUPTED)
+            finally:
+                await self._client.close()
 
     def _broken(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """A callback raised: end the run with it, which would wait for ever for its request."""

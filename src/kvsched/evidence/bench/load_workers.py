@@ -43,12 +43,15 @@ class _Worker:
     ) -> None:
         self._number = number
         self._told = told
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "kvsched.evidence.bench.load_worker"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": _python_path()},
-        )
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "kvsched.evidence.bench.load_worker"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                env={**os.environ, "PYTHONPATH": _python_path()},
+            )
+        except OSError as error:
+            raise KvschedError(f"a worker process cannot be started ({error.strerror})") from error
         self._asked = cast(BinaryIO, self._process.stdin)
         self._thread = threading.Thread(target=self._listen, args=(job,), daemon=True)
         self._thread.start()
