@@ -211,14 +211,10 @@ def _decoded(body: bytes) -> dict[str, Any]:
 
 def _error_text(chunk: Chunk) -> str:
     """Return the words of an error object."""
-    raw = bytes(chunk.error) if chunk.error is not None else bytes(chunk.message or b"")
-    try:
-        told = msgspec.json.decode(raw)
-    except msgspec.DecodeError:
-        return raw[:MOST_DETAIL].decode(errors="replace")
+    told = chunk.message if chunk.error is None else chunk.error
     if isinstance(told, dict) and isinstance(told.get("message"), str):
         return str(told["message"])
-    return told if isinstance(told, str) else raw[:MOST_DETAIL].decode(errors="replace")
+    return told if isinstance(told, str) else msgspec.json.encode(told).decode()
 
 
 def body_text(body: bytes) -> str:

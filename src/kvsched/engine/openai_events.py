@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 MOST_EVENT = 16 * 2**20
@@ -122,9 +124,9 @@ class Chunk(msgspec.Struct):
 
     choices: list[Choice] = []
     usage: Usage | None = None
-    error: msgspec.Raw | None = None
+    error: Any = None
     object: str | None = None
-    message: msgspec.Raw | None = None
+    message: Any = None
 
 
 decode_chunk = msgspec.json.Decoder(Chunk).decode

@@ -16,7 +16,7 @@ import numpy as np
 from kvsched.engine.openai import new_event_loop
 from kvsched.engine.target import Target
 from kvsched.evidence.bench.load_send import Part, Sender
-from kvsched.evidence.bench.load_settings import LoadSettings
+from kvsched.evidence.bench.load_settings import INTERRUPTED, LoadSettings
 from kvsched.evidence.bench.measured import RequestOutcome
 from kvsched.evidence.bench.workload import BenchWorkload
 
@@ -27,7 +27,6 @@ REPORT_S = 0.1
 """Least seconds between two reports."""
 MOST_FILES = 65_536
 """Open files that a run asks the system for: a connection is one."""
-INTERRUPTED = "the run was interrupted"
 
 
 def run_load(
@@ -47,8 +46,9 @@ def run_load(
     Nothing is raised for what the engine does: refused connections, faults and deadlines are
     outcomes. An interruption (SIGINT, in the main thread) ends the run: what had ended keeps its
     outcome, the rest is ``cancelled``; a second one raises KeyboardInterrupt. Raises UsageError
-    for an address or key that cannot be used. Not to be called from a running event loop.
+    for an address or key that cannot be used. Raises RuntimeError inside a running event loop.
     """
+    _check_no_loop()
     total = len(workload)
     outcomes: dict[int, RequestOutcome] = {}
     progress = _Progress(report, total)
@@ -57,7 +57,7 @@ def run_load(
         outcomes[outcome.index] = outcome
         progress.show(len(outcomes))
 
-    with _many_files(), _frozen_garbage():
+    with quiet_process():
         workers = min(settings.workers, settings.concurrency or settings.workers, max(total, 1))
         if workers > 1:
             from kvsched.evidence.bench.load_workers import send_by_workers
@@ -111,6 +111,14 @@ def _send_here(
         runner.run(send())
 
 
+def _check_no_loop() -> None:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    raise RuntimeError("run_load cannot be called from a running event loop: use a thread")
+
+
 @contextlib.contextmanager
 def _interruptible(sender: Sender) -> Iterator[None]:
     """Let the first SIGINT end the run in order; the second raises KeyboardInterrupt."""
@@ -131,6 +139,13 @@ def _interruptible(sender: Sender) -> Iterator[None]:
     finally:
         loop.remove_signal_handler(signal.SIGINT)
         signal.signal(signal.SIGINT, before)
+
+
+@contextlib.contextmanager
+def quiet_process() -> Iterator[None]:
+    """Let this process have many connections, and no long pauses."""
+    with _many_files(), _frozen_garbage():
+        yield
 
 
 @contextlib.contextmanager

@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 from kvsched.engine.openai import Call, Client, completion_fields
 from kvsched.engine.openai_answer import Answer, Fault
 from kvsched.engine.target import Target
-from kvsched.evidence.bench.load_settings import FIRST_RETRY_S, LoadSettings
+from kvsched.evidence.bench.load_settings import FIRST_RETRY_S, INTERRUPTED, LoadSettings
 from kvsched.evidence.bench.measured import RequestOutcome
 
 AT_ONCE = 16
-"""Requests sent before what came in is looked at: a burst must not hold up the stamps of answers."""
+"""Requests sent before what came in is looked at: a burst must not hold up answers' stamps."""
 READY_BYTES = 64 * 2**20
 """Bytes of request bodies that are made ahead of time."""
 
@@ -67,10 +67,11 @@ class _Bodies:
 
     def prepare(self) -> bool:
         """Make the next one; False where there is no room, or none is left."""
-        self._next = self._taken.find(0, self._next)
-        if self._next < 0 or self._bytes >= READY_BYTES:
-            self._next = max(self._next, 0)
+        following = self._taken.find(0, self._next)
+        if following < 0 or self._bytes >= READY_BYTES:
+            self._next = len(self._taken) if following < 0 else following
             return False
+        self._next = following
         body = self._ready[self._next] = self._make(self._next)
         self._bytes += len(body)
         self._next += 1
@@ -143,8 +144,10 @@ class Sender:
             if self._bug is not None:
                 raise self._bug
         finally:
-            self.stop("the run was interrupted")
-            await self._client.close()
+            try:
+                self.stop(INTERRUPTED)
+            finally:
+                await self._client.close()
 
     def _broken(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """A callback raised: end the run with it, which would wait for ever for its request."""
@@ -225,7 +228,9 @@ class Sender:
         self._calls.pop(place, None)
         self._attempts[place] += max(1, answer.sendings)
         if answer.fault == "rate_limited" and not self._stopped:
-            wait_s = retry_wait_s(answer, self._attempts[place], place, self._settings)
+            wait_s = retry_wait_s(
+                answer, self._attempts[place], int(self._part.index[place]), self._settings
+            )
             if wait_s is not None:
                 self._timers[place] = self._loop.call_later(wait_s, self._send, place)
                 return
@@ -331,11 +336,11 @@ def _sessions(after: NDArray[np.int32]) -> tuple[list[int], list[int]]:
     return root, turns
 
 
-def retry_wait_s(answer: Answer, attempts: int, place: int, settings: LoadSettings) -> float | None:
+def retry_wait_s(answer: Answer, attempts: int, index: int, settings: LoadSettings) -> float | None:
     """Return the seconds until a request that was answered with 429 is sent again; None for never.
 
     Retry-After counts in seconds or as a date. Without it the wait doubles from `FIRST_RETRY_S`,
-    drawn out by up to a half, by the request's place, so that those refused together do not come
+    drawn out by up to a half, by the request's index, so that those refused together do not come
     back together.
     """
     if attempts > settings.retries:
@@ -343,7 +348,7 @@ def retry_wait_s(answer: Answer, attempts: int, place: int, settings: LoadSettin
     asked_s = _retry_after_s(answer.retry_after)
     if asked_s is not None:
         return asked_s if asked_s <= settings.longest_retry_wait_s else None
-    spread = 1.0 + (place * 0.6180339887498949) % 1.0 / 2
+    spread = 1.0 + (index * 0.6180339887498949) % 1.0 / 2
     wait_s = FIRST_RETRY_S * 2.0 ** min(attempts - 1, 60) * spread
     return min(wait_s, settings.longest_retry_wait_s)
 

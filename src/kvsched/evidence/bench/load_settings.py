@@ -9,6 +9,8 @@ from typing import Any
 from kvsched.foundation.errors import UsageError
 
 MOST_WORKERS = 256
+INTERRUPTED = "the run was interrupted"
+"""What a request that an interruption cancelled says."""
 
 
 @dataclass(frozen=True, kw_only=True)
