@@ -6,6 +6,7 @@ import typer
 
 from kvsched.cli import (
     bench,
+    calibrate,
     catalog,
     curve,
     lesson,
@@ -35,6 +36,7 @@ app.command("curve")(curve.command)
 app.command("study")(study.command)
 app.command("run")(study.run)
 app.command("simulate")(simulate.command)
+app.command("calibrate")(calibrate.command)
 app.command("policies")(policies.command)
 app.command("warm")(warm.command)
 app.command("models")(catalog.models)

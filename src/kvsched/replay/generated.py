@@ -165,8 +165,8 @@ def held_blocks(trace: Trace, *, cache_generated: bool, name_generated: bool = T
     A request computes its prompt and all that it generates but the last token; full blocks of
     that are stored (of the prompt alone without ``cache_generated``), and the last partial one
     takes room. At most the prompt less its last token can be hit. Without ``name_generated`` all
-    that is generated is anonymous, whatever later requests go on with. Raises UsageError where nodes
-    outgrow 32 bits.
+    that is generated is anonymous, whatever later requests go on with. Raises UsageError where
+    nodes outgrow 32 bits.
     """
     size = trace.block_size
     computed = computed_tokens(trace)

@@ -31,7 +31,7 @@ class Traffic:
 
     What arrives by itself arrives at the trace's times over ``speedup``, the first at 0; or at
     ``rate`` a second, in the trace's order; or ``concurrency`` at a time, each when one before it
-    has ended (with sessions: has ended its last turn; without, and with ``think_s``, so much later).
+    has ended, or ``think_s`` later (with sessions: has ended its last turn).
     """
 
     speedup: float = 1.0

@@ -105,20 +105,25 @@ def read_run(folder: Path) -> Run:
     return Run(folder.name, result, tuple(outcomes))
 
 
-def read_runs(path: str) -> list[Run]:
-    """Return the run of a folder, or the runs of its folders, by name with numbers in order.
+def run_folders(path: str) -> list[Path]:
+    """Return the folder of a run, or those of the runs in a folder, by name with numbers in order.
 
     Raises InputError where there is none.
     """
     folder = Path(path)
     if (folder / RESULT).exists():
-        return [read_run(folder)]
+        return [folder]
     if not folder.is_dir():
         raise InputError(path, "no such folder")
     inner = [each.parent for each in folder.glob(f"*/{RESULT}")]
     if not inner:
         raise InputError(path, f"holds no run: neither {RESULT} nor folders with one")
-    return [read_run(each) for each in sorted(inner, key=_by_number)]
+    return sorted(inner, key=_by_number)
+
+
+def read_runs(path: str) -> list[Run]:
+    """Return the runs of `run_folders`. Raises InputError, also where there is none."""
+    return [read_run(folder) for folder in run_folders(path)]
 
 
 def _by_number(folder: Path) -> list[tuple[int, str]]:

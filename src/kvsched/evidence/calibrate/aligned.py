@@ -14,7 +14,6 @@ import numpy as np
 from kvsched.evidence.calibrate.observed import Observed, known
 from kvsched.trace.model import Float64s
 
-
 BURST = 0.15
 """Tokens of one request that come closer than this share of the usual gap were held up on the way:
 their moments say nothing of the steps that made them."""
@@ -72,7 +71,7 @@ def align(run: Observed) -> Aligned:
         if np.isnan(centre):
             centre = first if not active else min(first, steps[-1].end_s + usual_s)
         lead = coming[at] if at < len(coming) else -1
-        later = _after(active, tokens, lead, first, centre)
+        later = _after(active, tokens, lead, centre)
         burst = later - centre < BURST * usual_s
         limit = centre + BURST * usual_s
         if not np.isnan(later):
@@ -91,7 +90,7 @@ def align(run: Observed) -> Aligned:
                 place += 1
                 step.regular = False
             step.decodes.append((request, prompts[request] + place - 1))
-            if moment == moment:
+            if not np.isnan(moment):
                 moments.append(float(moment))
             _advance(active, request, place + 1, len(mine))
         while at < len(coming) and first_s[coming[at]] <= limit:
@@ -128,13 +127,11 @@ def _advance(active: dict[int, int], request: int, place: int, tokens: int) -> N
 def _centre(active: dict[int, int], tokens: list[Float64s]) -> float:
     """Where the next token of those that run is, the median; NaN where none of them is known."""
     found = [float(tokens[request][place]) for request, place in active.items()]
-    found = [moment for moment in found if moment == moment]
+    found = [moment for moment in found if not np.isnan(moment)]
     return float(np.median(found)) if found else float("nan")
 
 
-def _after(
-    active: dict[int, int], tokens: list[Float64s], lead: int, first: float, centre: float
-) -> float:
+def _after(active: dict[int, int], tokens: list[Float64s], lead: int, centre: float) -> float:
     """Where the token after the next one is; of who comes first where nobody runs."""
     found = [
         float(tokens[request][place + 1])
@@ -143,5 +140,5 @@ def _after(
     ]
     if not active and lead >= 0 and len(tokens[lead]) > 1:
         found.append(float(tokens[lead][1]))
-    found = [moment for moment in found if moment == moment and moment > centre]
+    found = [moment for moment in found if moment > centre]
     return float(np.median(found)) if found else float("nan")

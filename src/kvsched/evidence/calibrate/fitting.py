@@ -105,20 +105,16 @@ def predicted(fit: Fit, batches: Float64s) -> Float64s:
 
 
 def _robust(runs: Sequence[Rows]) -> tuple[float, NDArray[np.bool_]]:
-    """Fit the time outside as one more column, so that no few rows decide; return it, and (N,) near.
+    """Fit the time outside as one more column; return it, and which rows (N,) are near the fit.
 
-    Least absolute relative errors by reweighting, of the larger of measured and fitted, so that a
-    row can be wrong by 1 at most: a step of next to no time, whose tokens were held up or are those
-    of another step, would else weigh more than all others.
+    No few rows decide: least absolute errors by reweighting, relative to the larger of measured and
+    fitted, so that a row can be wrong by 1 at most. A step of next to no time, whose tokens were
+    held up or are those of another step, would else weigh more than all others.
     """
     batches = np.concatenate(_sums(runs))
     seconds = np.concatenate([_all_steps(rows) for rows in runs])
     outside = np.concatenate(
-        [
-            each
-            for rows in runs
-            for each in (np.zeros(len(rows.seconds)), 1 / rows.idle_steps)
-        ]
+        [each for rows in runs for each in (np.zeros(len(rows.seconds)), 1 / rows.idle_steps)]
     )
     places = (at.TOKENS, at.SEQUENCES, at.DECODE_READ, at.PREFILL_PAIRS)
     columns = np.column_stack(
@@ -148,9 +144,7 @@ def _coefficients(
     return fit_steps(Steps(np.concatenate(_sums(runs))[kept], spent[kept]), source), int(kept.sum())
 
 
-def _overhead(
-    beyond_s: Float64s, bounds_s: Float64s, reference_s: float, most_s: float
-) -> float:
+def _overhead(beyond_s: Float64s, bounds_s: Float64s, reference_s: float, most_s: float) -> float:
     """Return the time outside of steps that misses least what is known, the nearest to a reference.
 
     It misses a request by how far it lies from what that took beyond its steps, or outside of its

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from kvsched.evidence.calibrate.observed import Observed
+from kvsched.serve.engine import Report
 from kvsched.serve.served import step_cost
 from kvsched.serve.simulate import simulate
 from kvsched.serve.step_time import Band, StepTime
@@ -26,7 +27,11 @@ class Predicted:
 
 
 def predict(
-    run: Observed, step_time: StepTime, overhead_s: float, band: Band = "mid"
+    run: Observed,
+    step_time: StepTime,
+    overhead_s: float,
+    band: Band = "mid",
+    report: Report | None = None,
 ) -> Predicted:
     """Simulate a whole run from an empty cache, with the engine's settings.
 
@@ -35,9 +40,15 @@ def predict(
     simulation's. What the engine generates is hit by nobody. Costs a simulation.
     """
     settings = dataclasses.replace(run.settings, name_generated=False)
-    closed = {} if run.concurrency is None else _closed(run.concurrency, overhead_s)
+    closed = run.concurrency is not None
     found = simulate(
-        run.trace, settings, cost=step_cost(step_time, band), order=run.order, **closed
+        run.trace,
+        settings,
+        cost=step_cost(step_time, band),
+        order=run.order,
+        concurrency=run.concurrency,
+        think_s=overhead_s if closed else None,
+        report=report,
     )
     outputs = run.outputs
     gaps = np.where(outputs > 1, outputs - 1, np.nan)
@@ -47,7 +58,3 @@ def predict(
         cached=found.hit_tokens,
         preemptions=int(found.preemptions.sum()),
     )
-
-
-def _closed(concurrency: int, overhead_s: float) -> dict[str, float]:
-    return {"concurrency": concurrency, "think_s": overhead_s}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -20,11 +20,10 @@ from kvsched.evidence.calibrate.sentences import sentences
 from kvsched.foundation.errors import UsageError
 from kvsched.foundation.version import VERSION
 from kvsched.serve.cost import linear_cost
+from kvsched.serve.engine import Report
 from kvsched.serve.simulate import simulate
 
 DEFAULT_FIT_SHARE = 0.5
-Report = Callable[[str, int, int], None]
-"""Told (what, done, all)."""
 
 
 def calibrate(
@@ -60,7 +59,7 @@ def calibrate(
     for at, run in enumerate(told):
         if report is not None:
             report("simulating", at, len(told))
-        judged.append(_judge(runs[at], run, fitted, at, rows[at], splits[at], pairs))
+        judged.append(_judge(runs[at], run, fitted, at, rows[at], splits[at], pairs, report))
     result = Calibration(
         kvsched=VERSION,
         fit_share=float(fit_share),
@@ -95,8 +94,8 @@ def _with_cached(run: Observed) -> Observed:
     if run.settings.enable_prefix_caching:
         # Who hits what hardly depends on how long steps take.
         settings = dataclasses.replace(run.settings, name_generated=False)
-        more = {} if run.concurrency is None else {"concurrency": run.concurrency}
-        found = simulate(run.trace, settings, cost=linear_cost(1e-2, 1e-4), **more).hit_tokens
+        cost = linear_cost(1e-2, 1e-4)
+        found = simulate(run.trace, settings, cost=cost, concurrency=run.concurrency).hit_tokens
     return dataclasses.replace(run, cached=np.where(run.cached < 0, found, run.cached))
 
 
@@ -114,10 +113,13 @@ def _judge(
     rows: Rows,
     split: int,
     pairs: list[Pair],
+    report: Report | None,
 ) -> RunCalibration:
     """Simulate a run with the fit and its band; compare the requests from ``split`` on."""
     step_time, overhead = fitted.fit.step_time(), fitted.overhead_s[at]
-    middle, low, high = (predict(run, step_time, overhead, band) for band in ("mid", "low", "high"))
+    middle, low, high = (
+        predict(run, step_time, overhead, band, report) for band in ("mid", "low", "high")
+    )
     kept = np.arange(split, len(run))
     ttft = error_of(run.ttft_s[kept], *(each.ttft_s[kept] for each in (middle, low, high)))
     tpot = error_of(run.tpot_s[kept], *(each.tpot_s[kept] for each in (middle, low, high)))

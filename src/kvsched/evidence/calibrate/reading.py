@@ -1,0 +1,144 @@
+"""A benchmark's folder as a run to calibrate with: its requests, and the engine's settings."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kvsched.evidence.bench.files import WORKLOAD, read_run
+from kvsched.evidence.bench.measured import BenchResult
+from kvsched.evidence.calibrate.observed import Observed, observe
+from kvsched.foundation.errors import InputError, UsageError
+from kvsched.serve.settings import Settings
+from kvsched.trace.load import load_trace
+
+CPU_DEFAULTS = {"max_num_seqs": 128, "max_num_batched_tokens": 2048}
+"""vLLM 0.32.0's of a server on a processor (`engine/arg_utils.py`)."""
+_NUMBERS = ("max_num_seqs", "max_num_batched_tokens", "long_prefill_token_threshold")
+
+
+@dataclass(frozen=True)
+class EngineSaid:
+    """What the user says of the engine; it comes before what the run says. None: as the run."""
+
+    num_gpu_blocks_override: int | None = None
+    """vLLM's number, its null block included."""
+    max_num_seqs: int | None = None
+    max_num_batched_tokens: int | None = None
+    long_prefill_token_threshold: int | None = None
+
+
+def read_observed(folder: Path, said: EngineSaid | None = None) -> Observed:
+    """Return the run of a folder that `kvsched bench` wrote.
+
+    Raises InputError, which names the file, and UsageError where the run does not say what the
+    engine's settings were, or is no run to calibrate with.
+    """
+    run = read_run(folder)
+    result = run.result
+    trace = load_trace(folder / WORKLOAD)
+    if len(trace) != result.requests:
+        raise InputError(
+            str(folder / WORKLOAD),
+            f"{len(trace):,} requests, where result.json says {result.requests:,}",
+        )
+    name = result.name or folder.name
+    settings, order, notes = engine_settings(name, result, said or EngineSaid())
+    told = result.engine.get("block_size")
+    if told is not None and told != trace.block_size:
+        raise InputError(
+            str(folder / WORKLOAD),
+            f"blocks of {trace.block_size} tokens, where the engine has {told}: measure again "
+            "without --engine-block-size",
+        )
+    waiting = bool(result.workload.get("waiting_turns"))
+    concurrency = result.config.get("max_concurrency")
+    if waiting and concurrency is not None:
+        notes.append(
+            "later turns wait for answers: requests come in the simulation as they were sent"
+        )
+    found = observe(
+        name,
+        trace,
+        run.outcomes,
+        settings,
+        concurrency=None if waiting else concurrency,
+        order=order,
+    )
+    kind, version = result.engine.get("kind"), result.engine.get("version")
+    return dataclasses.replace(
+        found,
+        workload_digest=result.workload_digest,
+        engine_name=" ".join(str(each) for each in (kind, version) if each),
+        environment=result.environment,
+        notes=(*found.notes, *notes, *result.warnings),
+    )
+
+
+def engine_settings(
+    name: str, result: BenchResult, said: EngineSaid
+) -> tuple[Settings, str, list[str]]:
+    """Return the settings of the engine that was measured, its queue's order, and notes.
+
+    From the options that it was started with, and from what its metrics say of its cache. Raises
+    UsageError where the number of blocks is not known.
+    """
+    notes: list[str] = []
+    flags = flags_of(result.engine.get("arguments") or ())
+    labels = result.engine.get("cache") or {}
+    blocks = said.num_gpu_blocks_override or result.engine.get("blocks")
+    if blocks is None:
+        raise UsageError(
+            f"{name}: the run does not say how many blocks the engine has: "
+            "--num-gpu-blocks-override"
+        )
+    numbers: dict[str, int] = {}
+    for each in _NUMBERS:
+        given = getattr(said, each)
+        value = flags.get(each) if given is None else given
+        if value is not None:
+            numbers[each] = int(value)
+        elif each in CPU_DEFAULTS:
+            numbers[each] = CPU_DEFAULTS[each]
+            notes.append(
+                f"the run does not say {each}: {CPU_DEFAULTS[each]:,} is taken, vLLM's on a "
+                f"processor; --{each.replace('_', '-')} says another"
+            )
+    settings = Settings(
+        num_gpu_blocks=int(blocks) - 1,
+        max_model_len=result.engine.get("max_model_len"),
+        enable_prefix_caching=_caching(flags, labels),
+        enable_chunked_prefill=flags.get("enable_chunked_prefill") != "no",
+        watermark=float(flags.get("watermark", 0.0)),
+        **numbers,
+    )
+    return settings, flags.get("scheduling_policy", "fcfs"), notes
+
+
+def _caching(flags: dict[str, str], labels: dict[str, Any]) -> bool:
+    """Whether prompts can hit: as the options say, else as the metrics do; on without either."""
+    told = flags.get("enable_prefix_caching")
+    if told is not None:
+        return told != "no"
+    return str(labels.get("enable_prefix_caching", "True")).lower() != "false"
+
+
+def flags_of(arguments: Sequence[str]) -> dict[str, str]:
+    """Return vLLM's options by name: ``--no-NAME`` is ``no``, one without a value ``yes``."""
+    found: dict[str, str] = {}
+    for at, argument in enumerate(arguments):
+        if not argument.startswith("--"):
+            continue
+        name, mark, value = argument[2:].partition("=")
+        name = name.replace("-", "_")
+        follows = arguments[at + 1] if at + 1 < len(arguments) else "--"
+        if name.startswith("no_"):
+            found[name[3:]] = "no"
+        elif mark:
+            found[name] = value
+        else:
+            found[name] = "yes" if follows.startswith("--") else follows
+    return found
