@@ -20,7 +20,7 @@ MOST_DEPTH = 100
 MOST_INTEGER = 2**63
 """Metrics are below this, as in every column of numbers."""
 ID = re.compile(r"[0-9a-f]{32}")
-MOMENT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z")
+MOMENT = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}\.[0-9]{6}Z")
 CHECKSUM = re.compile(r"[0-9a-f]{64}")
 EXAMPLE_MOMENT = "2026-01-31T09:30:00.000000Z"
 FIELDS: tuple[str, ...] = Record.__struct_fields__

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import contextlib
 import hashlib
 import sqlite3
 from collections.abc import Iterable, Iterator
@@ -66,8 +67,7 @@ class Registry:
         self.path = default_registry_path() if path is None else Path(path)
         self._writer: sqlite3.Connection | None = None
         self._reader: sqlite3.Connection | None = None
-        self.exists = check_path(self.path)
-        """Whether there is a registry at the path, as last looked."""
+        check_path(self.path)
 
     def __enter__(self) -> Registry:
         return self
@@ -79,6 +79,10 @@ class Registry:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+    def known(self) -> bool:
+        """Return whether there is a registry at the path, with records or without."""
+        return self._reading() is not None
 
     def close(self) -> None:
         """Close the file; what was added is safe before."""
@@ -162,7 +166,7 @@ class Registry:
                     (wanted, f"{wanted}g", _MOST_CANDIDATES + 1),
                 ).fetchall()
         if not rows:
-            said = "no record" if self.exists else "there is no registry yet, and so no record"
+            said = "no record" if self.known() else "there is no registry, and so no record"
             raise UsageError(f"{self.path}: {said} {wanted} (kvsched records list names them)")
         if len(rows) > 1:
             names = ", ".join(name for name, _ in rows[:_MOST_CANDIDATES])
@@ -241,6 +245,19 @@ class Registry:
             )
         ]
 
+    @contextlib.contextmanager
+    def snapshot(self) -> Iterator[None]:
+        """Have all that is read inside see the records of one moment, whoever adds meanwhile."""
+        connection = self._reading()
+        if connection is None:
+            yield
+            return
+        connection.execute("BEGIN")
+        try:
+            yield
+        finally:
+            _roll_back(connection)
+
     def corrections(self) -> dict[str, tuple[str, ...]]:
         """Return, by the id of each record that others correct, their ids in order."""
         found: dict[str, tuple[str, ...]] = {}
@@ -305,7 +322,6 @@ class Registry:
     def _writing(self) -> sqlite3.Connection:
         if self._writer is None:
             self._writer = open_for_adding(self.path)
-            self.exists = True
         return self._writer
 
     def _reading(self) -> sqlite3.Connection | None:
@@ -314,7 +330,6 @@ class Registry:
             return self._writer
         if self._reader is None:
             self._reader = open_for_reading(self.path) if check_path(self.path) else None
-            self.exists = self._reader is not None
         return self._reader
 
 
