@@ -217,9 +217,16 @@ def _connect(path: Path, mode: str) -> sqlite3.Connection:
 
 def identify(connection: sqlite3.Connection, path: Path) -> bool:
     """Return whether the database is a registry; False for an empty one. Raises UsageError."""
-    ((application,),) = connection.execute("PRAGMA application_id")
-    ((version,),) = connection.execute("PRAGMA user_version")
-    ((things,),) = connection.execute("SELECT COUNT(*) FROM sqlite_master")
+    within = connection.in_transaction
+    if not within:  # one moment's view: another process may be making it
+        connection.execute("BEGIN")
+    try:
+        ((application,),) = connection.execute("PRAGMA application_id")
+        ((version,),) = connection.execute("PRAGMA user_version")
+        ((things,),) = connection.execute("SELECT COUNT(*) FROM sqlite_master")
+    finally:
+        if not within and connection.in_transaction:
+            connection.execute("ROLLBACK")
     if application == version == things == 0:
         return False
     if application != APPLICATION_ID:

@@ -7,6 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from rich.cells import cell_len, set_cell_size
 from rich.console import Console, RenderableType
 from rich.padding import Padding
 from rich.table import Table
@@ -110,14 +111,17 @@ def print_records(records: Sequence[Record], corrections: Corrections, console: 
     digits = ids_to_tell_apart(records)
     tasks = [record.task + (f": {record.name}" if record.name else "") for record in records]
     tasks = [name(task) for task in tasks]
-    room = max(len("task"), *(min(len(task), 80 - digits - 53) for task in tasks))
+    taken = digits + max(len("decision"), *(len(decided(record)) for record in records))
+    widest = max(len("task"), *(cell_len(task) for task in tasks))
+    room = min(widest, max(len("task"), 80 - taken - 43))
     heading = f"{'id':{digits}}  {'date':10}  {'task':{room}}  {'evidence level':25}  decision"
     lines: list[RenderableType] = [Text(heading, style="bold")]
     for record, task in zip(records, tasks, strict=True):
-        shown = task if len(task) <= room else task[: room - 1] + "…"
+        shown = task if cell_len(task) <= room else set_cell_size(task, room - 1) + "…"
+        shown = set_cell_size(shown, room)
         style = "dim" if record.record_id in corrections else ""
         text = (
-            f"{record.record_id[:digits]}  {record.created_at[:10]}  {shown:{room}}  "
+            f"{record.record_id[:digits]}  {record.created_at[:10]}  {shown}  "
             f"{record.evidence_level:25}  {decided(record)}"
         )
         lines.append(Text(text, style=style))
