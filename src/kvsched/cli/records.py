@@ -302,8 +302,9 @@ def _keep_apart(registry: Path, output: str) -> None:
     if "\0" in output:
         return
     for suffix in ("", "-wal", "-shm", "-journal"):
-        held = registry.with_name(registry.name + suffix)
-        if target.absolute() == held.absolute() or (
+        held = registry.resolve()
+        held = held.with_name(held.name + suffix)
+        if target.resolve() == held or (
             target.exists() and held.exists() and target.samefile(held)
         ):
             raise UsageError(f"{output}: holds the records, and is never written over")

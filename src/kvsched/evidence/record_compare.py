@@ -112,8 +112,8 @@ def _changes(a: dict[str, Any], b: dict[str, Any]) -> tuple[SettingChange, ...]:
     found = []
     for name in sorted(set(left) | set(right)):
         x, y = left.get(name, _NONE), right.get(name, _NONE)
-        # True equals 1 in Python, and is another setting.
-        if x is _NONE or y is _NONE or msgspec.json.encode(x) != msgspec.json.encode(y):
+        # True equals 1 in Python, and is another setting; 1.0 is the same one.
+        if x != y or isinstance(x, bool) != isinstance(y, bool):
             found.append(
                 SettingChange(
                     name=name,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from kvsched.evidence.record import DECISIONS, EVIDENCE_LEVELS, STATUSES, Record, sealed
-from kvsched.evidence.record_check import RecordError, parse_object, record_of
+from kvsched.evidence.record_check import MOST_BYTES, RecordError, parse_object, record_of
 from kvsched.evidence.record_new import new_record
 from kvsched.foundation.errors import InputError, UsageError
 
@@ -36,7 +36,7 @@ _RATES = (
 def read_source(path: str) -> tuple[bytes, str]:
     """Return the bytes of a file, or of a benchmark folder's result, and the file's name.
 
-    Raises InputError.
+    No more than one record may have, and one byte. Raises InputError.
     """
     file = Path(path)
     try:
@@ -44,7 +44,8 @@ def read_source(path: str) -> tuple[bytes, str]:
             raise InputError(repr(path), "no file can have that name")
         if file.is_dir():
             file = file / _BENCH_FILE
-        return file.read_bytes(), str(file)
+        with file.open("rb") as stream:
+            return stream.read(MOST_BYTES + 1), str(file)
     except FileNotFoundError:
         fault = (
             f"there is no {_BENCH_FILE} in this folder" if Path(path).is_dir() else "no such file"

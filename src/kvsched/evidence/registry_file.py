@@ -153,7 +153,8 @@ def open_for_reading(path: Path) -> sqlite3.Connection | None:
     folder is read-only and there is no log, the file is taken as it is. Raises UsageError,
     KvschedError.
     """
-    wal = path.with_name(path.name + "-wal")
+    real = path.resolve()  # SQLite puts its log beside what a link points to
+    wal = real.with_name(real.name + "-wal")
     modes = ["mode=rw", "mode=ro"]
     if not wal.exists() or not wal.stat().st_size:
         modes.append("mode=ro&immutable=1")
