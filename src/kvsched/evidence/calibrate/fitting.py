@@ -25,6 +25,7 @@ FAR = 3.0
 """A step that takes so many times what a robust fit says, or so small a part of it, is left out."""
 LEAST_PROMPTS = 10
 """Fewer steps that compute a prompt cannot tell its time from what a request takes outside."""
+PRIOR = 0.1
 MOST_CANDIDATES = 2000
 _REWEIGHTED = 20
 _SMALL = 0.02
@@ -53,20 +54,19 @@ def fit_rows(runs: Sequence[Rows], source: str = "") -> Fitted:
     """
     _check(runs)
     overhead, near = _robust(runs)
-    reference = overhead
     outside = [overhead] * len(runs)
-    rested = any(len(rows.idle_s) for rows in runs)
     for _ in range(ROUNDS):
         fit, used = _coefficients(runs, outside, near, source)
-        beyond = [
-            rows.idle_s - predicted(fit, rows.idle_batches) * rows.idle_steps for rows in runs
+        told = [
+            _Told(
+                rows.idle_s - predicted(fit, rows.idle_batches) * rows.idle_steps,
+                rows.bounds_s,
+                float(np.median(_all_steps(rows))),
+            )
+            for rows in runs
         ]
-        if rested:
-            reference = max(float(np.median(np.concatenate(beyond))), 0.0)
-        now = [
-            _overhead(each, rows.bounds_s, reference, float(np.median(_all_steps(rows))))
-            for each, rows in zip(beyond, runs, strict=True)
-        ]
+        reference = _overhead(_together(told), None)
+        now = [_overhead(each, reference) for each in told]
         moved = max(abs(a - b) for a, b in zip(now, outside, strict=True))
         outside = now
         if moved <= STAYS * max(*now, 1e-6):
@@ -144,20 +144,42 @@ def _coefficients(
     return fit_steps(Steps(np.concatenate(_sums(runs))[kept], spent[kept]), source), int(kept.sum())
 
 
-def _overhead(beyond_s: Float64s, bounds_s: Float64s, reference_s: float, most_s: float) -> float:
-    """Return the time outside of steps that misses least what is known, the nearest to a reference.
+@dataclass(frozen=True, eq=False)
+class _Told:
+    """What a run says of the time outside of steps."""
+
+    beyond_s: Float64s
+    """(M,) what requests sent to an idle engine took beyond their steps."""
+    bounds_s: Float64s
+    """(B, 2)"""
+    most_s: float
+    """By how much one request can miss it at most, so that one hiccup is no argument."""
+
+
+def _together(told: Sequence[_Told]) -> _Told:
+    return _Told(
+        np.concatenate([each.beyond_s for each in told]),
+        np.concatenate([each.bounds_s for each in told]),
+        float(np.median([each.most_s for each in told])),
+    )
+
+
+def _overhead(told: _Told, reference_s: float | None) -> float:
+    """Return the time outside of steps that misses least what is known, the shortest such.
 
     It misses a request by how far it lies from what that took beyond its steps, or outside of its
-    bounds, and by no more than ``most_s``, so that one hiccup is no argument. The sum is linear
-    between those numbers, so the least is at one of them, or between two.
+    bounds; and it misses the reference, that of all runs together, which counts as `PRIOR` of the
+    requests do, for bounds are mostly wide. The sum is linear between those numbers, so the least
+    is at one of them.
     """
-    candidates = np.unique(np.maximum(np.concatenate([beyond_s, bounds_s.ravel()]), 0.0))
-    if not len(candidates):
-        return reference_s
+    beyond, bounds = told.beyond_s, told.bounds_s
+    given = np.concatenate([[0.0 if reference_s is None else reference_s], beyond, bounds.ravel()])
+    candidates = np.unique(np.maximum(given, 0.0))
     candidates = candidates[:: -(-len(candidates) // MOST_CANDIDATES)]
-    missed = np.minimum(np.abs(candidates[:, None] - beyond_s[None, :]), most_s).sum(axis=1)
-    below = np.maximum(bounds_s[None, :, 0] - candidates[:, None], 0.0)
-    above = np.maximum(candidates[:, None] - bounds_s[None, :, 1], 0.0)
-    missed += np.minimum(below + above, most_s).sum(axis=1)
-    best = candidates[missed <= float(missed.min()) + 1e-12]
-    return float(np.clip(reference_s, best[0], best[-1]))
+    missed = np.minimum(np.abs(candidates[:, None] - beyond[None, :]), told.most_s).sum(axis=1)
+    below = np.maximum(bounds[None, :, 0] - candidates[:, None], 0.0)
+    above = np.maximum(candidates[:, None] - bounds[None, :, 1], 0.0)
+    missed += np.minimum(below + above, told.most_s).sum(axis=1)
+    if reference_s is not None:
+        missed += PRIOR * (len(beyond) + len(bounds)) * np.abs(candidates - reference_s)
+    return float(candidates[np.argmin(missed)])

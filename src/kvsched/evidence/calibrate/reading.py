@@ -113,7 +113,9 @@ def engine_settings(
         enable_prefix_caching=_caching(flags, labels),
         enable_chunked_prefill=flags.get("enable_chunked_prefill") != "no",
         watermark=float(flags.get("watermark", 0.0)),
-        **numbers,
+        max_num_seqs=numbers["max_num_seqs"],
+        max_num_batched_tokens=numbers["max_num_batched_tokens"],
+        long_prefill_token_threshold=numbers.get("long_prefill_token_threshold", 0),
     )
     return settings, flags.get("scheduling_policy", "fcfs"), notes
 
