@@ -1,3 +1,4 @@
+# make backend: measure a real vLLM on this machine, and calibrate (gigabytes, ten minutes)
 # make demo: set up, study a generated workload, write demo/report.html
 # make parity: run real engines again, and compare with the recordings in tests (gigabytes)
 # make test: set up, check and test everything, on the built wheel
@@ -7,7 +8,7 @@ BIN := $(VENV)/bin
 SOURCES := $(shell find src -type f -not -name '*.pyc')
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: demo test format lint types imports unit readme bench parity parity-vllm parity-vllm-scheduler parity-vllm-live parity-sglang clean
+.PHONY: demo test format lint types imports unit readme bench parity parity-vllm parity-vllm-scheduler parity-vllm-live parity-sglang backend clean
 .DEFAULT_GOAL := demo
 
 $(BIN)/python:
@@ -100,6 +101,13 @@ parity-vllm-live: $(PARITY)/vllm/.ready $(VENV)/.wheel $(VENV)/.develops
 		build/parity/live
 	$(PYTHON) tools/parity/compare.py live build/parity/live
 	KVSCHED_LIVE=build/parity/live $(BIN)/python -m pytest -q -n 0 tests/serve/test_live_engine.py
+
+# Measures a real vLLM on the processors, about ten minutes; best on a machine that does nothing else.
+# make backend KEEP=1 also keeps the records and their page in examples/evidence/cpu-backend.
+backend: $(PARITY)/vllm/.ready $(VENV)/.wheel $(VENV)/.develops
+	$(BIN)/python tools/backend/run.py build/backend --engine-python $(PARITY)/vllm/bin/python \
+		$(if $(CONVERSATION),--trace $(CONVERSATION)) \
+		$(if $(KEEP),--keep examples/evidence/cpu-backend)
 
 # Runs SGLang's own classes again; what they decide must be what the recordings say.
 parity-sglang:

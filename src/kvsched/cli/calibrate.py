@@ -69,6 +69,7 @@ class OutputChoice:
         str | None,
         typer.Option("--output-dir", "-o", help="Folder for result, step time and report."),
     ] = None
+    name: Annotated[str, typer.Option("--name", help="What you call it.")] = ""
     record: Annotated[
         bool, typer.Option("--record", help="Add the result to the registry of records.")
     ] = False
@@ -112,7 +113,7 @@ def command(
     observed = _read(runs, EngineSaid(**vars(engine)))
     folder = None if output.output_dir is None else Path(output.output_dir)
     with steps(COMPILING_TAKES) as told:
-        found = calibrate(observed, fit_share=output.fit_share, report=told)
+        found = calibrate(observed, fit_share=output.fit_share, name=output.name, report=told)
         if folder is not None:
             told("report", 0, 1)
             prepare_folder(folder, NAMES)
@@ -122,20 +123,11 @@ def command(
 
 
 def _read(paths: list[str], said: EngineSaid) -> list[Observed]:
-    """Read all runs, and give those of the same name numbers."""
     from kvsched.evidence.bench.files import run_folders
-    from kvsched.evidence.calibrate.reading import read_observed
+    from kvsched.evidence.calibrate.reading import read_observed, told_apart
 
-    found: list[Observed] = []
-    names: dict[str, int] = {}
-    for path in paths:
-        for folder in run_folders(path):
-            run = read_observed(folder, said)
-            names[run.name] = names.get(run.name, 0) + 1
-            if names[run.name] > 1:
-                run = dataclasses.replace(run, name=f"{run.name} ({names[run.name]})")
-            found.append(run)
-    return found
+    folders = [folder for path in paths for folder in run_folders(path)]
+    return told_apart([read_observed(folder, said) for folder in folders])
 
 
 def _write(found: Calibrated, folder: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ RESULT = "calibration.json"
 STEP_TIME = "step-time.json"
 REQUESTS = "requests.jsonl"
 REPORT = "report.html"
+NOT_SAID = "the engine does not say how many tokens were cached"
 NAMES = (RESULT, STEP_TIME, REQUESTS, REPORT)
 
 
@@ -41,24 +43,27 @@ def record_fields(result: Calibration) -> dict[str, Any]:
     """Return what `new_record` takes of a calibration."""
     metrics: dict[str, float | int | None] = {}
     missing: dict[str, str] = {}
+
+    def put(key: str, value: float | int | None, why: str) -> None:
+        metrics[key] = value
+        if value is None:
+            missing[key] = why
+
+    compared = sum(run.cached.compared for run in result.runs)
+    different = sum(run.cached.different for run in result.runs)
+    put("cached_tokens_differ_requests", different if compared else None, NOT_SAID)
     for run in result.runs:
+        stem = re.sub(r"[^A-Za-z0-9]+", "_", run.name).strip("_")
         for name in ("ttft", "tpot"):
             error: Error | None = getattr(run, name)
             for part in ("error_p50", "error_p90", "request_error_p50"):
-                key = f"{run.name}_{name}_{part}"
-                metrics[key] = None if error is None else getattr(error, part)
-                if error is None:
-                    missing[key] = "no request kept back has one"
-        metrics[f"{run.name}_cached_tokens_differ_requests"] = (
-            run.cached.different if run.cached.compared else None
-        )
-        if not run.cached.compared:
-            missing[f"{run.name}_cached_tokens_differ_requests"] = run.cached.note
-        metrics[f"{run.name}_request_overhead_s"] = run.request_overhead_s
+                value = None if error is None else getattr(error, part)
+                put(f"{stem}_{name}_{part}", value, "no request kept back has one")
+        metrics[f"{stem}_request_overhead_s"] = run.request_overhead_s
     digests = {run.workload_digest for run in result.runs}
     return {
         "task": "calibrate",
-        "name": ", ".join(run.name for run in result.runs),
+        "name": result.name,
         "evidence_level": "real_benchmark",
         "status": "ok",
         "decision": "accept" if result.goal_met else "tune",

@@ -42,6 +42,8 @@ class Observed:
     """(R,) prompt tokens found in the cache, −1 where the engine does not say."""
     index: Int64s
     """(R,) each request's place in the workload."""
+    source: str = ""
+    """Where the workload came from."""
     workload_digest: str = ""
     engine_name: str = ""
     """Kind and version."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -71,6 +72,7 @@ def read_observed(folder: Path, said: EngineSaid | None = None) -> Observed:
     kind, version = result.engine.get("kind"), result.engine.get("version")
     return dataclasses.replace(
         found,
+        source=Path(str(result.workload.get("source", ""))).name,
         workload_digest=result.workload_digest,
         engine_name=" ".join(str(each) for each in (kind, version) if each),
         environment=result.environment,
@@ -143,4 +145,19 @@ def flags_of(arguments: Sequence[str]) -> dict[str, str]:
             found[name] = value
         else:
             found[name] = "yes" if follows.startswith("--") else follows
+    return found
+
+
+def told_apart(runs: Sequence[Observed]) -> list[Observed]:
+    """Return the runs with names of their own: with the workload's, and numbers, where needed."""
+    found = list(runs)
+    for numbered in (False, True):
+        counts = Counter(run.name for run in found)
+        seen: Counter[str] = Counter()
+        for at, run in enumerate(found):
+            if counts[run.name] < 2:
+                continue
+            seen[run.name] += 1
+            name = f"{run.name} ({seen[run.name]})" if numbered else f"{run.source}: {run.name}"
+            found[at] = dataclasses.replace(run, name=name)
     return found

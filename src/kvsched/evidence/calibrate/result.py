@@ -102,6 +102,8 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True):
 
     schema_version: int = SCHEMA_VERSION
     kvsched: str
+    name: str
+    """What the user calls it, else the runs' names."""
     fit_share: float
     """Of each run's requests, the first ones."""
     goal: float

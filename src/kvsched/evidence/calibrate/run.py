@@ -30,6 +30,7 @@ def calibrate(
     runs: Sequence[Observed],
     *,
     fit_share: float = DEFAULT_FIT_SHARE,
+    name: str = "",
     report: Report | None = None,
 ) -> Calibrated:
     """Fit one step time to the first ``fit_share`` of every run, and judge it on the rest of each.
@@ -62,6 +63,7 @@ def calibrate(
         judged.append(_judge(runs[at], run, fitted, at, rows[at], splits[at], pairs, report))
     result = Calibration(
         kvsched=VERSION,
+        name=name or "; ".join(run.name for run in runs),
         fit_share=float(fit_share),
         goal=GOAL,
         goal_met=all(each.goal_met for each in judged),
