@@ -80,6 +80,20 @@ def test_blocks_held_at_the_longest() -> None:
     assert prompts.named == (0, 0, 0)
 
 
+def test_an_answer_of_its_own_is_named_by_nobody() -> None:
+    # The next prompt goes on after this one, but with what the trace's answer was.
+    trace = trace_of([(1, 2), (1, 2, 3)], [0, 0], [33, 1], [0, 0])
+    named = held_blocks(trace, cache_generated=True)
+    assert named.named == (1, 0, 1)
+    alone = held_blocks(trace, cache_generated=True, name_generated=False)
+    assert alone.named == (0, 0, 2)
+    # It takes the same room, and is stored all the same.
+    assert alone.kept.tolist() == named.kept.tolist()
+    new = trace.nodes
+    assert chains(alone)[0] == [*trace.chains[:2].tolist(), new, new + 1]
+    assert alone.trace.parent[new:].tolist() == [trace.chains[1], new]
+
+
 @pytest.mark.parametrize("compiled", ["1", "0"])
 def test_an_unlimited_cache(compiled: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KVSCHED_COMPILED", compiled)

@@ -265,6 +265,29 @@ def test_compiled_is_plain() -> None:
     assert one.summary()["preemptions"] > 0
 
 
+def late_by(found: Simulation, concurrency: int) -> list[float]:
+    """How long after an end each of a closed loop's later requests came."""
+    ends = np.sort(found.finished_s)
+    began = np.sort(found.arrival_s)[concurrency:]
+    return (began - ends[: len(began)]).tolist()
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_clients_of_a_closed_loop_think(replicas: int) -> None:
+    trace = plain([(1, 3), (2, 5), (1, 9)] * 8)
+    more: dict[str, Any] = {"concurrency": 3, "data_parallel_size": replicas, "compiled": False}
+    found = simulate(trace, TOLD, cost=COST, think_s=0.25, **more)
+    assert late_by(found, 3) == pytest.approx([0.25] * 21)
+    assert late_by(simulate(trace, TOLD, cost=COST, **more), 3) == pytest.approx([0.0] * 21)
+    assert same(found, simulate(trace, TOLD, cost=COST, think_s=0.25, jumps=False, **more))
+    more["compiled"] = True
+    assert same(found, simulate(trace, TOLD, cost=COST, think_s=0.25, **more))
+    # Between sessions nobody thinks, whatever turns do.
+    talks = in_sessions(trace, list(range(24)))
+    told = simulate(talks, TOLD, cost=COST, think_s=0.25, sessions=True, **more)
+    assert late_by(told, 3) == pytest.approx([0.0] * 21)
+
+
 def test_what_does_not_go_together_is_said() -> None:
     for told, said in (
         ({"rate": 0.0}, "the rate must be above 0"),

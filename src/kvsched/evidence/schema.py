@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from kvsched.evidence.calibrate.files import calibration_schema
 from kvsched.evidence.record import Record
 from kvsched.evidence.record_check import CHECKSUM, ID, MOMENT
 from kvsched.foundation.schema import described_schema
@@ -28,4 +29,7 @@ def record_schema() -> dict[str, Any]:
 
 def schemas() -> dict[str, dict[str, Any]]:
     """Return every schema by the file in `docs/` that publishes it."""
-    return {"record.schema.json": record_schema()}
+    return {
+        "record.schema.json": record_schema(),
+        "calibration.schema.json": calibration_schema(),
+    }

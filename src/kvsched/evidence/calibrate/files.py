@@ -11,6 +11,9 @@ import msgspec
 
 from kvsched.evidence.calibrate.result import Calibrated, Calibration, Error
 from kvsched.foundation.files import whole_file
+from kvsched.foundation.schema import described_schema
+from kvsched.serve.distribution import Distribution
+from kvsched.serve.fitted import Fit
 
 RESULT = "calibration.json"
 STEP_TIME = "step-time.json"
@@ -83,6 +86,4 @@ def record_fields(result: Calibration) -> dict[str, Any]:
 
 def calibration_schema() -> dict[str, Any]:
     """Return the JSON Schema (2020-12) of calibration.json."""
-    from kvsched.foundation.schema import described_schema
-
-    return described_schema(Calibration)
+    return described_schema(Calibration, Distribution, Fit)
