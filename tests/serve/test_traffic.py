@@ -288,6 +288,18 @@ def test_clients_of_a_closed_loop_think(replicas: int) -> None:
     assert late_by(told, 3) == pytest.approx([0.0] * 21)
 
 
+def test_clients_that_send_at_once_come_one_after_another() -> None:
+    # Both end in one step; an engine that is idle takes the first alone.
+    trace = plain([(1, 3)] * 6)
+    more: dict[str, Any] = {"concurrency": 2, "think_s": 0.25, "compiled": False}
+    told = simulate(trace, TOLD, cost=SECOND, apart_s=0.125, **more)
+    assert told.arrival_s.tolist() == [0, 0.125, 3.25, 4.25, 7.25, 8.25]
+    together = simulate(trace, TOLD, cost=SECOND, **more)
+    assert together.arrival_s.tolist() == [0, 0, 3.25, 3.25, 6.5, 6.5]
+    with pytest.raises(UsageError, match="one engine alone"):
+        simulate(trace, TOLD, cost=SECOND, apart_s=0.125, data_parallel_size=2, **more)
+
+
 def test_what_does_not_go_together_is_said() -> None:
     for told, said in (
         ({"rate": 0.0}, "the rate must be above 0"),
@@ -296,6 +308,8 @@ def test_what_does_not_go_together_is_said() -> None:
         ({"rate": 1.0, "concurrency": 1}, "a rate or a concurrency, not both"),
         ({"burstiness": 2.0}, "burstiness needs a rate"),
         ({"think_s": 1.0}, "a think time needs sessions, or a closed loop"),
+        ({"apart_s": 0.1}, "apart in a closed loop alone"),
+        ({"apart_s": -0.1, "concurrency": 2}, "at least 0 s apart"),
         ({"think_s": -1.0, "sessions": True}, "think time must be at least 0"),
         ({"speedup": 2.0, "concurrency": 4}, "speedup divides the trace's times"),
         ({"speedup": 2.0, "rate": 4.0, "sessions": True, "think_s": 1.0}, "speedup divides"),

@@ -117,9 +117,12 @@ def turn(state: State, rules: Rules, request: int, now: float) -> None:
             return
         if rules.closed_loop == 0 or counts[KNOWN_ARRIVALS] >= len(arrivals.firsts):
             return
-        request = int(arrivals.firsts[counts[KNOWN_ARRIVALS]])
+        known = int(counts[KNOWN_ARRIVALS])
+        last = float(state.progress.arrival_s[arrivals.firsts[known - 1]]) if known > 0 else 0.0
+        request = int(arrivals.firsts[known])
         # 0 for the first turn of a session.
-        state.progress.arrival_s[request] = now + float(arrivals.think_s[request])
+        at = now + float(arrivals.think_s[request])
+        state.progress.arrival_s[request] = max(at, last + arrivals.apart_s)
         counts[KNOWN_ARRIVALS] += 1
         if state.progress.status[request] != REJECTED:
             return

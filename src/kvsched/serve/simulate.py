@@ -63,6 +63,7 @@ def simulate(
     concurrency: int | None = None,
     sessions: bool = False,
     think_s: float | None = None,
+    apart_s: float = 0.0,
     data_parallel_size: int = 1,
     routing: str | Routing | type[Routing] | None = None,
     horizon_s: float | None = None,
@@ -75,7 +76,8 @@ def simulate(
 
     Requests arrive at the trace's times over ``speedup``; or at a ``rate`` with its ``burstiness``
     and ``seed``; or, with a ``concurrency``, each when one before it has ended. With ``sessions``
-    a later turn waits for the answer before it, and thinks (`kvsched.serve.traffic.Traffic`).
+    a later turn waits for the answer before it, and thinks; ``apart_s`` is the least time between
+    two arrivals of a closed loop (`kvsched.serve.traffic.Traffic`).
     ``data_parallel_size`` engines, each with ``settings``, share the requests as ``routing`` says
     (`kvsched.serve.routing`), None as vLLM does.
     ``cost`` gives the seconds of a step (`kvsched.serve.cost`).
@@ -98,7 +100,9 @@ def simulate(
         isinstance(horizon_s, int | float) and math.isfinite(horizon_s) and horizon_s > 0
     ):
         raise UsageError(f"the horizon must be above 0 s, not {horizon_s!r}")
-    traffic = Traffic(speedup, rate, burstiness, seed, concurrency, sessions, think_s)
+    traffic = Traffic(speedup, rate, burstiness, seed, concurrency, sessions, think_s, apart_s)
+    if apart_s and not (data_parallel_size == 1 and routing is None):
+        raise UsageError("arrivals are kept apart for one engine alone")
     asked = prepare(trace, settings)
     coming = plan(trace, traffic)
     rules = settings.rules(trace.block_size, closed_loop=traffic.closed_loop)

@@ -151,6 +151,8 @@ class Arrivals(NamedTuple):
     """(E,) requests that ended, where there are replicas; of length 0 else."""
     ended_s: Float64s
     """(E,) when they did."""
+    apart_s: float = 0.0
+    """Seconds at least between two arrivals of a closed loop."""
 
 
 class Progress(NamedTuple):

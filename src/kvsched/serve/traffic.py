@@ -48,6 +48,9 @@ class Traffic:
     """Seconds from a turn's end to the next one's arrival. None: the trace's delay of the later
     turn, 0 if it is negative; or where it has none the time between the trace's two arrivals. In a
     closed loop without sessions: from a request's end to the next one's arrival, None for 0."""
+    apart_s: float = 0.0
+    """Of a closed loop: seconds at least between two arrivals. Who ends in one step sends at one
+    moment, and a server's front takes one request after another."""
 
     def __post_init__(self) -> None:
         if not (_is_number(self.speedup) and 1 / FASTEST <= self.speedup <= FASTEST):
@@ -68,6 +71,8 @@ class Traffic:
         think = self.think_s
         if think is not None and not (_is_number(think) and 0 <= think < FASTEST):
             raise UsageError(f"the think time must be at least 0 s, not {think!r}")
+        if not (_is_number(self.apart_s) and 0 <= self.apart_s < FASTEST):
+            raise UsageError(f"arrivals must be at least 0 s apart, not {self.apart_s!r}")
         self._check_together()
 
     def _check_together(self) -> None:
@@ -77,6 +82,8 @@ class Traffic:
             raise UsageError("burstiness needs a rate")
         if self.think_s is not None and not self.sessions and self.concurrency is None:
             raise UsageError("a think time needs sessions, or a closed loop")
+        if self.apart_s and self.concurrency is None:
+            raise UsageError("arrivals are kept apart in a closed loop alone")
         timed = self.rate is None and self.concurrency is None
         if self.speedup != 1.0 and not timed and (not self.sessions or self.think_s is not None):
             raise UsageError("speedup divides the trace's times, and none of them is used")
@@ -186,7 +193,7 @@ def plan(trace: Trace, traffic: Traffic) -> Coming:
     known = len(firsts)
     if traffic.concurrency is not None:
         known = min(traffic.concurrency, known)
-        arrival_s[firsts[:known]] = 0.0
+        arrival_s[firsts[:known]] = traffic.apart_s * np.arange(known)
     elif traffic.rate is not None:
         arrival_s[firsts] = rate_times(known, traffic.rate, traffic.burstiness, traffic.seed)
     else:
@@ -199,5 +206,6 @@ def plan(trace: Trace, traffic: Traffic) -> Coming:
         due=np.zeros(due, np.int32),
         ended=nothing,
         ended_s=np.zeros(0),
+        apart_s=float(traffic.apart_s),
     )
     return Coming(arrival_s, known, arrivals)

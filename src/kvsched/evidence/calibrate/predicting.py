@@ -15,6 +15,13 @@ from kvsched.serve.step_time import Band, StepTime
 from kvsched.trace.model import Float64s, Int64s
 
 
+APART_S = 1e-4
+"""A client sends after it has seen an answer's end, so its request misses the step that begins
+then. Clients whose answers end in one step send at one moment, and a server's front takes one
+request after another: an idle engine begins with the first alone. How long is of no matter, below
+a step."""
+
+
 @dataclass(frozen=True, eq=False)
 class Predicted:
     """What the simulation says of each request of a run, (R,) each, NaN where it has none."""
@@ -47,7 +54,8 @@ def predict(
         cost=step_cost(step_time, band),
         order=run.order,
         concurrency=run.concurrency,
-        think_s=overhead_s if closed else None,
+        think_s=overhead_s + APART_S if closed else None,
+        apart_s=APART_S if closed else 0.0,
         report=report,
     )
     outputs = run.outputs
