@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 import re
@@ -294,13 +295,15 @@ def _measure_and_tell(asked: Bench, trace: Trace, rules: RuleChoice, as_json: bo
         raise UsageError("--output-dir is empty")
     many = concurrencies(asked.load, asked.usual)
     shown: list[int | None] = list(many) if len(many) > 1 else [None]
-    for setting, number, repeat in itertools.product(
-        asked.settings, shown, range(asked.output.repeats)
-    ):
-        folder = _folder(asked, setting, number, repeat)
-        if folder is not None:
-            prepare_run(folder)
-    kept = _measure(asked, trace, many)
+    every = itertools.product(asked.settings, shown, range(asked.output.repeats))
+    folders = [folder for each in every if (folder := _folder(asked, *each)) is not None]
+    for folder in folders:
+        prepare_run(folder)
+    try:
+        kept = _measure(asked, trace, many)
+    except BaseException:
+        _remove_empty(folders, asked.output.output_dir)
+        raise
     runs = [each.run for each in kept.values()]
     comparisons = []
     base = None if asked.output.output_dir is None else Path(asked.output.output_dir)
@@ -322,6 +325,16 @@ def _measure_and_tell(asked: Bench, trace: Trace, rules: RuleChoice, as_json: bo
         _print(asked, list(kept.values()), comparisons)
     record_all(runs, comparisons, asked.output)
     check_errors(runs, asked.output.max_error_share)
+
+
+def _remove_empty(folders: Sequence[Path], base: str | None) -> None:
+    """Remove the folders that nothing was written to, and those that held them alone."""
+    for folder in folders:
+        for each in (folder, *folder.parents):
+            with contextlib.suppress(OSError):
+                each.rmdir()
+            if base is None or each == Path(base):
+                break
 
 
 def _measure(

@@ -233,11 +233,15 @@ def test_other_workloads_cannot_be_compared() -> None:
 
 
 def test_settings_that_differ_are_named() -> None:
-    a = run("a", [1.0, 2.0], engine={"arguments": ["--x"], "url": "u"}, config={"n": 1})
-    b = run("b", [1.0, 2.0], engine={"arguments": ["--y"], "url": "v"}, config={"n": 1})
+    flags = ["--seqs", "4", "--same=1"]
+    a = run("a", [1.0, 2.0], engine={"arguments": flags, "url": "u"}, config={"n": 1})
+    more = {"arguments": ["--seqs", "8", "--same=1", "--new"], "url": "v"}
+    b = run("b", [1.0, 2.0], engine=more, config={"n": 2})
     found = compare_runs([a], [b], bootstrap=FEW)
     assert [(each.name, each.a, each.b) for each in found.differences] == [
-        ("engine.arguments", ["--x"], ["--y"])
+        ("config.n", 1, 2),
+        ("engine.arguments.--new", None, "given"),
+        ("engine.arguments.--seqs", "4", "8"),
     ]
 
 

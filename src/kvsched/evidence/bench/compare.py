@@ -336,6 +336,8 @@ def _flat(result: BenchResult) -> dict[str, Any]:
     found: dict[str, Any] = {}
 
     def walk(path: str, value: Any) -> None:
+        if path == "engine.arguments" and isinstance(value, list | tuple):
+            value = _flags([str(each) for each in value])
         if isinstance(value, Mapping):
             for name, inner in value.items():
                 if name not in _IGNORED:
@@ -346,6 +348,19 @@ def _flat(result: BenchResult) -> dict[str, Any]:
     walk("config", result.config)
     walk("engine", result.engine)
     walk("environment", result.environment)
+    return found
+
+
+def _flags(arguments: Sequence[str]) -> dict[str, str]:
+    """Options and their values; an option without one is ``given``."""
+    found: dict[str, str] = {}
+    last = ""
+    for each in arguments:
+        if each.startswith("--"):
+            last, mark, value = each.partition("=")
+            found[last] = value if mark else "given"
+        else:
+            found[last] = each if found.get(last, "given") == "given" else f"{found[last]} {each}"
     return found
 
 

@@ -193,7 +193,12 @@ def _not_down(
 def _overhead(found: Overhead, rules: Rules) -> Condition:
     name = "overhead"
     if found.value is None:
-        return Condition(name=name, passed=None, said="the overhead was not measured")
+        return Condition(
+            name=name,
+            passed=None,
+            said="the overhead was not measured (no TPOT on both sides, or A's median is 0: its "
+            "tokens came together)",
+        )
     said = f"overhead {_size(found.value)} where at most {_size(rules.max_overhead)} is allowed"
     return Condition(name=name, passed=found.value <= rules.max_overhead, said=said)
 

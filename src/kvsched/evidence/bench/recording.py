@@ -106,7 +106,7 @@ def comparison_fields(found: BenchComparison, environment: dict[str, Any]) -> di
         }
     metrics["overhead"] = found.overhead.value
     if found.overhead.value is None:
-        missing["overhead"] = "no request had a second token on both sides"
+        missing["overhead"] = "no TPOT on both sides, or a median of 0"
     return {
         "task": found.task,
         "name": f"{found.a.name} → {found.b.name}",
