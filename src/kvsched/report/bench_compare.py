@@ -83,20 +83,29 @@ def print_bench_comparison(result: BenchComparison, console: Console) -> None:
         if row.low is not None and row.high is not None:
             ends = f"{_bare(row.low, row.unit, True)} … {_bare(row.high, row.unit, True)}"
         table.add_row(
-            escape(row.name if row.unit == "share" else f"{row.name}, {row.unit}"),
+            escape(_titled(row)),
             _bare(row.a, row.unit),
             _bare(row.b, row.unit),
             _bare(row.difference, row.unit, True),
             ends,
-            "contains 0" if row.distinguishable is False else "",
+            "~" if row.distinguishable is False else "",
         )
     console.print(table)
+    if any(row.distinguishable is False for row in result.changes):
+        console.print("~ the interval contains 0: the difference is not distinguishable")
     console.print(f"overhead: {share(result.overhead.value)}")
     for condition in result.conditions:
         console.print(Text(f"  {verdict(condition.passed)}: {visible(condition.said)}"))
     console.print(Text(visible(result.reason), style="bold"))
     for warning in result.warnings:
         console.print(Text(f"Warning: {visible(warning)}", style="yellow"))
+
+
+def _titled(row: Change) -> str:
+    """A figure's name with its unit, short."""
+    if row.unit in ("share", "requests"):
+        return row.name
+    return f"{row.name}, {'/s' if row.unit.endswith('/s') else row.unit}"
 
 
 def _bare(value: float | None, unit: str, sign: bool = False) -> str:
