@@ -200,12 +200,12 @@ def test_without_metrics_everything_else_is_measured(tmp_path: Path) -> None:
 
 def test_failed_requests_are_an_exit_code_and_still_written(tmp_path: Path) -> None:
     out = tmp_path / "out"
-    with fake_engine(requests={3: {"status": 500}, 5: {"reset_after": 1}}) as broken:
+    with fake_engine(requests={4: {"status": 500}, 6: {"reset_after": 1}}) as broken:
         arguments = ["prefix-cache", "--engine-url", broken.url, *SMALL, "--warmup", "0"]
         told = bench(*arguments, "-o", str(out), code=1)
     assert "2 of 18 requests failed (reset 1, server_error 1)" in told.stderr
     assert read_run(out).result.errors == {"reset": 1, "server_error": 1}
-    with fake_engine(requests={3: {"status": 500}}) as broken:
+    with fake_engine(requests={9: {"status": 500}}) as broken:
         arguments[2] = broken.url
         bench(*arguments, "--max-error-share", "0.1")
 

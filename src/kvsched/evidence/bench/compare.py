@@ -45,7 +45,7 @@ DEFINITIONS = {
     "overhead": "the larger of the relative rise of the median TPOT and, where at least "
     f"{LEAST_MISSES} requests hit nothing on either side, that of their median TTFT",
     "hit rate": "cached prompt tokens over prompt tokens by usage, else by the engine's counters",
-    "running requests": "mean of the engine's gauge while the load was sent: its utilization",
+    "running requests": "mean of the engine's gauge while the load was sent: its utilisation",
     "fairness": "max(0, 1 − (longest − shortest)/max(mean, 1 s)) of the times to the first token",
 }
 

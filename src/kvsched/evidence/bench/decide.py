@@ -109,8 +109,8 @@ def decide_prefix_cache(
 def decide_scheduler(changes: Mapping[str, Change], rules: Rules) -> Decision:
     """Accept where TTFT falls, TPOT does not rise, throughput gains enough and fairness holds.
 
-    Tune where throughput and utilization do not fall, else reject; pending where it hangs on what
-    was not measured. Utilization is the mean number of running requests.
+    Tune where throughput and utilisation do not fall, else reject; pending where it hangs on what
+    was not measured. Utilisation is the mean number of running requests.
     """
     throughput, running = changes["output throughput"], changes["running requests"]
     needed = (
@@ -121,7 +121,7 @@ def decide_scheduler(changes: Mapping[str, Change], rules: Rules) -> Decision:
     )
     kept = (
         _not_down("throughput does not fall", throughput, rules.max_throughput_fall, rules),
-        _not_down("utilization does not fall", running, rules.max_utilization_fall, rules),
+        _not_down("utilisation does not fall", running, rules.max_utilization_fall, rules),
     )
     conditions = (*needed, *kept)
     passed = [each.passed for each in needed]
