@@ -260,3 +260,15 @@ def test_requests_that_failed_on_a_side_are_left_out_of_both() -> None:
     nobody = tuple(failed(at) for at in range(3))
     with pytest.raises(UsageError, match="nothing to compare"):
         compare_runs([a], [dataclasses.replace(a, result=result(list(nobody)), outcomes=nobody)])
+
+
+@pytest.mark.parametrize(("samples", "measured"), [(9, False), (10, True)])
+def test_a_few_samples_are_no_utilisation(samples: int, measured: bool) -> None:
+    from kvsched.serve.distribution import distribution
+
+    gauges = {"running": distribution(np.full(samples, 2.0))}
+    one, other = (run(name, [1.0, 2.0], gauges=gauges) for name in "ab")
+    found = compare_runs([one], [other], bootstrap=FEW)
+    running = {each.name: each for each in found.changes}["running requests"]
+    assert (running.a == 2.0) == measured
+    assert (running.a is None) != measured

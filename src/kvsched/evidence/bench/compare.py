@@ -34,6 +34,8 @@ Float64s = NDArray[np.float64]
 
 LEAST_MISSES = 20
 """Requests without a hit, from which their TTFT counts as overhead."""
+LEAST_SAMPLES = 10
+"""Of a gauge, from which its mean counts as measured."""
 RULES_OF = {"prefix-cache": "prefix-cache", "scheduler": "scheduler", "replay": "scheduler"}
 _IGNORED = ("url", "port", "pid", "command", "log", "repeat", "started_at")
 DEFINITIONS = {
@@ -45,7 +47,8 @@ DEFINITIONS = {
     "overhead": "the larger of the relative rise of the median TPOT and, where at least "
     f"{LEAST_MISSES} requests hit nothing on either side, that of their median TTFT",
     "hit rate": "cached prompt tokens over prompt tokens by usage, else by the engine's counters",
-    "running requests": "mean of the engine's gauge while the load was sent: its utilisation",
+    "running requests": "mean of the engine's gauge while the load was sent, from "
+    f"{LEAST_SAMPLES} samples on: its utilisation",
     "fairness": "max(0, 1 − (longest − shortest)/max(mean, 1 s)) of the times to the first token",
 }
 
@@ -253,7 +256,7 @@ def _hit_rate(result: BenchResult) -> float | None:
 
 def _running(result: BenchResult) -> float | None:
     found = result.gauges.get("running")
-    return None if found is None else found.mean
+    return None if found is None or found.count < LEAST_SAMPLES else found.mean
 
 
 _OF_RUNS: tuple[tuple[str, str, Any], ...] = (

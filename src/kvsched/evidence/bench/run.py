@@ -50,7 +50,7 @@ class RunPlan:
     """Requests before the run, which share no prefix with it and are not counted."""
     seed: int = 0
     objective: BenchObjective = field(default_factory=BenchObjective)
-    sample_interval_s: float = 0.5
+    sample_interval_s: float = 0.25
     block_size: int | None = None
     """Of the workload's trace; None for the engine's."""
     config: dict[str, Any] = field(default_factory=dict)
@@ -218,9 +218,8 @@ def _said(
     if sampler is None:
         why = "the engine has no metrics" if engine.kind is None else "nothing was sampled"
         return EngineSaid(engine.kind, found, {}, why)
-    return EngineSaid(
-        engine.kind, found, sampler.values, "" if sampler.at_s else sampler.last_failure
-    )
+    why = "" if sampler.at_s else sampler.last_failure or "the run ended before the first sample"
+    return EngineSaid(engine.kind, found, sampler.values, why)
 
 
 def _config(plan: RunPlan) -> dict[str, Any]:
