@@ -57,7 +57,7 @@ def in_two_steps(path: Path, record: Record) -> None:
     marks = ", ".join("?" * len(columns))
     connection.execute(f"INSERT INTO records VALUES (NULL, {marks}, '', X'')", columns)  # noqa: S608, question marks
     body = canonical(sealed(record))
-    connection.execute("UPDATE records SET body = ? WHERE body = X''", (body,))
+    connection.execute("UPDATE records SET body = ? WHERE record_id = ?", (body, record.record_id))
     connection.close()
 
 
@@ -100,11 +100,13 @@ def main() -> None:
     drawn = random.Random(int(seed))  # noqa: S311, no secret
     said: dict[str, list[str]] = {}
     for at in range(int(rounds)):
-        name = f"{at}.sqlite" if at % 5 == 4 and variant == "sound" else "shared.sqlite"
-        children = 2 if (at % 5 == 4 or at % 8 == 7) and variant == "sound" else 1
+        fresh = at % 5 == 4 and variant == "sound"
+        name = f"{at}.sqlite" if fresh else "shared.sqlite"
+        children = 2 if fresh or (at % 8 == 7 and variant == "sound") else 1
+        after, most_s = (0, 0.006) if fresh else (drawn.randrange(4), 0.01)
         path = Path(folder) / name
         said.setdefault(name, []).extend(
-            one_round(path, children, drawn.randrange(4), drawn.uniform(0, 0.01), variant)
+            one_round(path, children, after, drawn.uniform(0, most_s), variant)
         )
     print(json.dumps(said))  # noqa: T201, its report
 
