@@ -21,16 +21,6 @@ _PROBE = ("task", "evidence_level", "runtime", "config", "runs", "decision")
 _BENCH = ("requests", "completed", "hit_rate", "ttft_ms")
 """By which a benchmark's result is told from a record."""
 _BENCH_FILE = "result.json"
-_PERCENTILES = ("mean", "p50", "p90", "p95", "p99")
-_LATENCIES = ("ttft_ms", "tpot_ms", "itl_ms", "latency_ms", "lag_ms")
-_RATES = (
-    "request_throughput",
-    "input_token_throughput",
-    "output_token_throughput",
-    "goodput",
-    "good_requests",
-    "fairness",
-)
 
 
 def read_source(path: str) -> tuple[bytes, str]:
@@ -75,6 +65,8 @@ def record_from(data: bytes, file: str, **said: str | None) -> Record:
         if "runs" in found or isinstance(found.get("decision"), dict):
             record = _of_probe(found)
         elif all(name in found for name in _BENCH):
+            from kvsched.evidence.record_bench import record_of_bench  # brings NumPy
+
             record = record_of_bench(_bench(found), detail=found)
         else:
             fresh = new_record(task="-", evidence_level="theoretical", status="ok")
@@ -97,6 +89,7 @@ def _of_probe(report: dict[str, Any]) -> Record:
     if not isinstance(runs, list) or not all(isinstance(run, dict) for run in runs):
         raise RecordError("runs: must be a list of objects")
     decided = report["decision"]
+    runtime, more = report["runtime"], report.get("environment")
     metrics, missing = _run_metrics(runs)
     for name in ("bytes_per_block_theoretical", "total_bytes_theoretical"):
         if name in report["config"]:
@@ -121,7 +114,7 @@ def _of_probe(report: dict[str, Any]) -> Record:
         decision=decided["decision"],
         reason=decided.get("reason", ""),
         config=report["config"],
-        environment=report["runtime"],
+        environment={**more, "runtime": runtime} if isinstance(more, dict) else runtime,
         metrics=metrics,
         missing=missing,
         detail=report,
@@ -131,14 +124,17 @@ def _of_probe(report: dict[str, Any]) -> Record:
 def _run_metrics(
     runs: list[dict[str, Any]],
 ) -> tuple[dict[str, float | int | None], dict[str, str]]:
-    """Return a report's metrics over its runs, and why those that are None are."""
+    """Return a report's metrics over its runs, and why those that are None are.
+
+    Medians; of the blocks the fewest.
+    """
     metrics: dict[str, float | int | None] = {"runs": len(runs)}
     missing: dict[str, str] = {}
     for name, of, fold in (
-        ("allocation_ms_p50", "allocation_ms", statistics.median),
+        ("allocation_ms", "allocation_ms", statistics.median),
         ("allocation_ms_max", "allocation_ms", max),
-        ("peak_memory_mb_max", "peak_memory_mb", max),
-        ("block_count_min", "block_count", min),
+        ("peak_memory_mb", "peak_memory_mb", statistics.median),
+        ("block_count", "block_count", min),
     ):
         values = [_number(run.get(of), f"runs.{at}.{of}") for at, run in enumerate(runs)]
         known = [value for value in values if value is not None]
@@ -172,73 +168,3 @@ def _bench(found: dict[str, Any]) -> BenchResult:
     if result.schema_version != 1:
         raise RecordError(f"schema_version: {result.schema_version} is not 1, the one known here")
     return result
-
-
-def record_of_bench(
-    result: BenchResult,
-    *,
-    decision: str = "pending",
-    reason: str = "",
-    detail: dict[str, Any] | None = None,
-) -> Record:
-    """Return the record of a benchmark's run, not yet sealed.
-
-    Metrics have flat names: ``ttft_ms_p50``, ``hit_rate_usage``, ``errors_timeout``, … Its moment
-    is now: when the run began is in ``detail``, which is the whole result. Without one completed
-    request its status is failed.
-    """
-    metrics, missing = _bench_metrics(result)
-    failed = result.requests - result.completed
-    ok = result.completed > 0
-    said = reason or (f"{failed:,} of {result.requests:,} requests failed" if failed else "")
-    return record_of(
-        msgspec.structs.asdict(
-            new_record(
-                task=result.task,
-                name=result.name,
-                evidence_level="real_benchmark",
-                status="ok" if ok else "failed",
-                reason=said,
-                config=result.config,
-                environment={**result.environment, "engine": result.engine},
-                workload_digest=result.workload_digest,
-                metrics=metrics,
-                missing=missing,
-                detail=msgspec.to_builtins(result) if detail is None else detail,
-            )
-        )
-        | {"decision": decision}
-    )
-
-
-def _bench_metrics(result: BenchResult) -> tuple[dict[str, float | int | None], dict[str, str]]:
-    metrics: dict[str, float | int | None] = {
-        "duration_s": result.duration_s,
-        "requests": result.requests,
-        "completed": result.completed,
-    }
-    metrics |= {f"errors_{kind}": count for kind, count in sorted(result.errors.items())}
-    missing: dict[str, str] = {}
-
-    def put(name: str, value: float | int | None, reason: str | None) -> None:
-        metrics[name] = value
-        if value is None:
-            missing[name] = reason or "the result does not say why"
-
-    for name in _LATENCIES:
-        found = getattr(result, name)
-        why = result.missing.get(name)
-        for part in _PERCENTILES:
-            put(f"{name}_{part}", None if found is None else getattr(found, part), why)
-        if name.removesuffix("_ms") in result.p999_ms or name in result.p999_ms:
-            value = result.p999_ms.get(name, result.p999_ms.get(name.removesuffix("_ms")))
-            put(f"{name}_p999", value, result.missing.get("p999_ms") or why or "below 1,000 values")
-    for name in _RATES:
-        put(name, getattr(result, name), result.missing.get(name))
-    hits = result.hit_rate
-    why = result.missing.get("hit_rate") or hits.note
-    put("hit_rate_usage", hits.usage, result.missing.get("hit_rate.usage") or why)
-    put("hit_rate_counters", hits.counters, result.missing.get("hit_rate.counters") or why)
-    put("hit_tokens_usage", hits.usage_hit_tokens, why)
-    put("hit_tokens_counters", hits.counter_hit_tokens, why)
-    return metrics, missing
