@@ -4,7 +4,18 @@ from __future__ import annotations
 
 import typer
 
-from kvsched.cli import catalog, curve, lesson, policies, replay, simulate, study, trace, warm
+from kvsched.cli import (
+    catalog,
+    curve,
+    lesson,
+    policies,
+    records,
+    replay,
+    simulate,
+    study,
+    trace,
+    warm,
+)
 
 app = typer.Typer(
     name="kvsched",
@@ -18,6 +29,7 @@ app = typer.Typer(
 )
 app.add_typer(trace.app, name="trace")
 app.add_typer(lesson.app, name="lesson")
+app.add_typer(records.app, name="records")
 app.command("replay")(replay.command)
 app.command("curve")(curve.command)
 app.command("study")(study.command)
