@@ -10,6 +10,7 @@ from kvsched.cli import (
     curve,
     lesson,
     policies,
+    records,
     replay,
     simulate,
     study,
@@ -30,6 +31,7 @@ app = typer.Typer(
 app.add_typer(trace.app, name="trace")
 app.add_typer(lesson.app, name="lesson")
 app.add_typer(bench.app, name="bench")
+app.add_typer(records.app, name="records")
 app.command("replay")(replay.command)
 app.command("curve")(curve.command)
 app.command("study")(study.command)
