@@ -9,13 +9,11 @@ import signal
 import subprocess
 import sys
 import time
-import types
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 import pytest
 from fake_engine import FakeEngine, fake_engine
@@ -23,6 +21,7 @@ from typer.testing import CliRunner
 
 from kvsched.cli.app import app
 from kvsched.evidence.bench.files import read_run, read_runs, write_run
+from kvsched.evidence.registry import Registry
 from kvsched.foundation.errors import InputError, KvschedError, UsageError
 from kvsched.trace.load import load_trace
 
@@ -233,45 +232,33 @@ def test_a_dead_engine_writes_what_there_is(tmp_path: Path) -> None:
     assert found.hit_rate.counters is None
 
 
-def test_records_of_runs_and_comparisons(
-    tmp_path: Path, launched: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    added: list[dict[str, Any]] = []
+def test_records_of_runs_and_comparisons(tmp_path: Path, launched: list[str]) -> None:
+    place = tmp_path / "records.db"
+    bench("prefix-cache", *launched, *SMALL, "--record", "--registry", str(place))
+    with Registry(place) as registry:
+        off, on, both = registry.list()
+        assert registry.verify() == []
+    assert [each.decision for each in (off, on)] == ["pending", "pending"]
+    assert both.decision in ("accept", "tune")
+    assert off.metrics["hit_rate_usage"] == 0.0
+    assert on.metrics["hit_rate_usage"] == pytest.approx(960 / 1296)
+    assert both.metrics["hit_rate_share_change"] == pytest.approx(960 / 1296)
+    assert off.metrics["hit_rate_counters"] is None
+    assert off.workload_digest == both.workload_digest
+    for each in (off, on, both):
+        assert each.evidence_level == "real_benchmark"
+        assert {name for name, value in each.metrics.items() if value is None} == set(each.missing)
 
-    class Registry:
-        def __init__(self, path: str | None) -> None:
-            assert path == "some.db"
 
-        def __enter__(self) -> Registry:
-            return self
-
-        def __exit__(self, *told: object) -> None:
-            pass
-
-        def add(self, fields: dict[str, Any]) -> Any:
-            added.append(fields)
-            return types.SimpleNamespace(record_id="r", **fields)
-
-    for module, names in (
-        ("registry", {"Registry": Registry}),
-        ("record_new", {"new_record": lambda **fields: fields}),
-    ):
-        stand_in = types.ModuleType(module)
-        vars(stand_in).update(names)
-        monkeypatch.setitem(sys.modules, f"kvsched.evidence.{module}", stand_in)
-    bench("prefix-cache", *launched, *SMALL, "--record", "--registry", "some.db")
-    assert [each["decision"] for each in added[:2]] == ["pending", "pending"]
-    off, on, both = added
-    assert off["metrics"]["hit_rate_usage"] == 0.0
-    assert on["metrics"]["hit_rate_usage"] > 0.7
-    assert off["metrics"]["hit_rate_counters"] is None
-    assert off["workload_digest"] == both["workload_digest"]
-    for each in added:
-        assert each["evidence_level"] == "real_benchmark"
-        unmeasured = {name for name, value in each["metrics"].items() if value is None}
-        assert unmeasured == set(each["missing"])
-        assert all(each["missing"].values())
-        msgspec.json.encode(each)
+def test_a_record_of_a_run_with_failures(tmp_path: Path) -> None:
+    place = tmp_path / "records.db"
+    arguments = [*SMALL, "--warmup", "0", "--record", "--registry", str(place)]
+    with fake_engine(requests={4: {"status": 500}}) as broken:
+        bench("prefix-cache", "--engine-url", broken.url, *arguments, code=1)
+    with Registry(place) as registry:
+        (found,) = registry.list()
+    assert found.status == "failed"
+    assert found.metrics["errors_server_error"] == 1
 
 
 def test_an_interrupted_run_writes_what_it_had_and_stops_the_engine(

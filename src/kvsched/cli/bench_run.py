@@ -336,19 +336,12 @@ def record_all(
     """Add runs and comparisons to the registry, where that was asked for."""
     if not output.record:
         return
-    from importlib import import_module
+    from kvsched.evidence.bench.recording import record_of_comparison, record_of_run
+    from kvsched.evidence.registry import Registry
 
-    from kvsched.evidence.bench.recording import comparison_fields, run_fields
-
-    try:
-        opened = import_module("kvsched.evidence.registry").Registry
-        made = import_module("kvsched.evidence.record_new").new_record
-    except ImportError as error:
-        raise UsageError("--record: this build has no registry of records") from error
-    fields = [run_fields(run.result, output.max_error_share) for run in runs]
     environment = runs[0].result.environment if runs else {}
-    fields += [comparison_fields(found, environment) for found in comparisons]
-    with opened(output.registry) as registry:
-        for each in fields:
-            record = registry.add(made(**each))
+    records = [record_of_run(run.result, output.max_error_share) for run in runs]
+    records += [record_of_comparison(found, environment) for found in comparisons]
+    with Registry(output.registry) as registry:
+        for record in map(registry.add, records):
             typer.echo(f"record {record.record_id}: {record.task}, {record.decision}", err=True)

@@ -22,6 +22,7 @@ from kvsched.evidence.bench.decide import (
     Decision,
     Overhead,
     Rules,
+    Verdict,
     decide_prefix_cache,
     decide_scheduler,
 )
@@ -100,7 +101,7 @@ class BenchComparison(msgspec.Struct, frozen=True, kw_only=True):
     overhead: Overhead
     rules: Rules
     bootstrap: dict[str, Any]
-    decision: str
+    decision: Verdict
     reason: str
     conditions: tuple[Any, ...]
     definitions: dict[str, str]
