@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,7 +14,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from fake_engine import FakeEngine, fake_engine
 from typer.testing import CliRunner
@@ -49,6 +48,14 @@ def bench(*arguments: str, code: int = 0) -> Any:
 def engine() -> Iterator[FakeEngine]:
     with fake_engine(**COST) as running:
         yield running
+
+
+@pytest.fixture(scope="module")
+def measured(engine: FakeEngine, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run."""
+    out = tmp_path_factory.mktemp("measured") / "run"
+    bench("prefix-cache", "--engine-url", engine.url, *SMALL, "-o", str(out))
+    return out
 
 
 @pytest.fixture
@@ -358,24 +365,23 @@ def test_an_engine_that_does_not_start(tmp_path: Path, launched: list[str]) -> N
     ],
 )
 def test_a_damaged_folder_is_named(
-    tmp_path: Path, engine: FakeEngine, file: str, data: bytes, said: str
+    tmp_path: Path, measured: Path, file: str, data: bytes, said: str
 ) -> None:
-    out = tmp_path / "out"
-    bench("prefix-cache", "--engine-url", engine.url, *SMALL, "-o", str(out))
+    out = tmp_path / "copy"
+    shutil.copytree(measured, out)
     (out / file).write_bytes(data)
     with pytest.raises(InputError, match=said) as error:
         read_runs(str(out))
     assert str(out) in str(error.value)
 
 
-def test_a_run_is_written_whole_or_not_at_all(tmp_path: Path, engine: FakeEngine) -> None:
-    out, other = tmp_path / "out", tmp_path / "other"
-    bench("prefix-cache", "--engine-url", engine.url, *SMALL, "-o", str(out))
-    found = read_run(out)
-    other.mkdir()
-    trace = load_trace(out / "workload.kvtrace")
+def test_a_run_is_written_whole_or_not_at_all(tmp_path: Path, measured: Path) -> None:
+    found = read_run(measured)
+    trace = load_trace(measured / "workload.kvtrace")
+    uneven = {"at_s": [1.0], "running": []}
     with pytest.raises(ValueError, match=r"longer|shorter"):
-        write_run(other, found.result, found.outcomes, trace, {"at_s": [1.0], "running": []}, "")
-    assert list(other.iterdir()) == []
-    assert np.isfinite(found.result.duration_s)
-    assert os.listdir(out)  # noqa: PTH208  # the first is as it was
+        write_run(tmp_path, found.result, found.outcomes, trace, uneven, "")
+    assert list(tmp_path.iterdir()) == []
+    write_run(tmp_path, found.result, found.outcomes, trace, {}, "")
+    assert {each.name for each in tmp_path.iterdir()} == FILES
+    assert read_run(tmp_path).result == found.result
