@@ -189,6 +189,16 @@ def test_a_rate_and_an_objective(tmp_path: Path, engine: FakeEngine) -> None:
     assert one["hit_rate"]["usage_hit_tokens"] == other["hit_rate"]["usage_hit_tokens"] > 0
 
 
+def test_all_at_once(tmp_path: Path, engine: FakeEngine) -> None:
+    out = tmp_path / "out"
+    bench(
+        "prefix-cache", "--engine-url", engine.url, *SMALL, "--request-rate", "inf", "-o", str(out)
+    )
+    assert read_run(out).result.config["request_rate"] == "inf"
+    assert {one.due_s for one in read_run(out).outcomes} == {0.0}
+    assert "all at once" in (out / "report.html").read_text()
+
+
 def test_without_metrics_everything_else_is_measured(tmp_path: Path) -> None:
     with fake_engine(metrics=False, cached_details=False) as bare:
         told = bench(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import math
 import os
 import sys
 import tempfile
@@ -189,7 +190,8 @@ def plan_of(
         sample_interval_s=output.sample_interval_s,
         block_size=output.bench_block_size,
         config={
-            "request_rate": load.request_rate,
+            # JSON has no infinity.
+            "request_rate": "inf" if load.request_rate == math.inf else load.request_rate,
             "burstiness": load.burstiness,
             "sessions": load.sessions,
             "think_time_s": load.think_s,
