@@ -204,7 +204,8 @@ def _overhead(found: Overhead, rules: Rules) -> Condition:
 
 
 def _unknown(name: str, change: Change) -> Condition:
-    return Condition(name=name, passed=None, said=f"{change.name} was not measured on both sides")
+    why = "of A is 0" if change.a == 0 else "was not measured on both sides"
+    return Condition(name=name, passed=None, said=f"{change.name} {why}")
 
 
 def _by_chance(change: Change, rules: Rules) -> bool:
