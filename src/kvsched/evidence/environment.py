@@ -32,7 +32,8 @@ def describe_environment(packages: Sequence[str] = (), *, devices: bool = False)
     found: dict[str, Any] = {
         "machine": {
             "system": platform.system() or None,
-            "release": platform.release() or None,
+            # The rest of the release may be anything that who built the kernel wrote.
+            "release": (re.match(r"[\d.]*\d", platform.release()) or [None])[0],
             "architecture": platform.machine() or None,
         },
         "cpu": {"model": cpu_model(), "count": os.cpu_count(), "usable": usable_cpus()},
