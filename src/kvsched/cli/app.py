@@ -4,7 +4,19 @@ from __future__ import annotations
 
 import typer
 
-from kvsched.cli import catalog, curve, lesson, policies, replay, simulate, study, trace, warm
+from kvsched.cli import (
+    catalog,
+    curve,
+    lesson,
+    policies,
+    preflight,
+    probe,
+    replay,
+    simulate,
+    study,
+    trace,
+    warm,
+)
 
 app = typer.Typer(
     name="kvsched",
@@ -25,6 +37,8 @@ app.command("run")(study.run)
 app.command("simulate")(simulate.command)
 app.command("policies")(policies.command)
 app.command("warm")(warm.command)
+app.command("preflight")(preflight.command)
+app.command("probe")(probe.command)
 app.command("models")(catalog.models)
 app.command("gpus")(catalog.gpus)
 

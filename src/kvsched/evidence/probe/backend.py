@@ -49,6 +49,9 @@ class Backend(Protocol):
     caches: bool
     """Whether freed memory stays with the allocator, so that a second loop needs no system."""
 
+    noise_bytes: int
+    """How much ``reserved`` may grow by what is none of the probe's doing."""
+
     def describe(self) -> dict[str, Any]:
         """The ``runtime`` of the report."""
 

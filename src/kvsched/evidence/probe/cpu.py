@@ -32,15 +32,17 @@ class _MallInfo2(ctypes.Structure):
 class CpuBackend:
     """The memory of this process.
 
-    Accounts: allocated and reserved are the C library's (glibc ≥ 2.33, ``mallinfo2``: bytes in
-    use, and heap plus mapped pieces); driver is the resident memory that the kernel counts, so
-    blocks are touched page by page.
+    Accounts: allocated is the C library's (glibc ≥ 2.33, ``mallinfo2``: bytes in use); reserved
+    and driver are both the resident memory that the kernel counts, so blocks are touched page by
+    page. The size of the C library's heap is no account of memory: pages that it has given back
+    from the heap's middle stay in it.
     ``torch`` is the module, or None for NumPy; ``memory`` reads what the machine has.
     """
 
     name = "cpu"
     evidence_level = "cpu_simulation"
     caches = False
+    noise_bytes = 128 << 10
 
     def __init__(self, torch: Any = None, memory: Callable[[], HostMemory] = host_memory) -> None:
         self._torch = torch
@@ -51,11 +53,12 @@ class CpuBackend:
         self.missing = {
             "peak_allocated_bytes": "the C library keeps no peak; accounts are read while all "
             "blocks are live",
+            "peak_reserved_bytes": "the same as the driver's peak",
             "system_calls": "the C library does not count its calls to the system",
         }
         if self._library is None:
             why = "the C library is not glibc 2.33 or later (no mallinfo2)"
-            self.missing |= {"allocated_bytes": why, "reserved_bytes": why}
+            self.missing["allocated_bytes"] = why
 
     def describe(self) -> dict[str, Any]:
         """The processor in the device's place; no GPU, so no GPU memory."""
@@ -126,14 +129,13 @@ class CpuBackend:
             self.missing["peak_driver_bytes"] = "the kernel does not let the peak start anew"
 
     def reading(self) -> Reading:
-        """The C library's accounts and resident memory; the probe adds up its own tensors."""
-        allocated = reserved = None
+        """The C library's account and resident memory; the probe adds up its own tensors."""
+        allocated = None
         if self._library is not None:
             info = self._library.mallinfo2()
             allocated = int(info.uordblks) + int(info.hblkhd)
-            reserved = int(info.arena) + int(info.hblkhd)
         resident, _ = process_memory()
-        return Reading(None, allocated, reserved, resident)
+        return Reading(None, allocated, resident, resident)
 
     def peak(self) -> Reading:
         """The kernel's peak of resident memory; nobody else keeps one."""

@@ -29,6 +29,7 @@ class CudaBackend:
     name = "cuda"
     evidence_level = "synthetic_gpu_block_probe"
     caches = True
+    noise_bytes = 0
 
     def __init__(self, torch: Any, index: int = 0) -> None:
         reason = environment.no_cuda_reason(torch)

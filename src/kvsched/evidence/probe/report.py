@@ -13,7 +13,7 @@ DEFINITIONS = {
     "above what was there": "every account is a difference from its value before the first block",
     "requested": "bytes that live tensors asked for",
     "allocated": "requested, as the allocator rounds it",
-    "reserved": "what the allocator holds of the system, used or not",
+    "reserved": "what the allocator holds of the system, used or not; on the CPU resident pages",
     "driver": "what the system counts as used: on CUDA total − free of the whole device, other "
     "processes included; on the CPU resident pages of this process",
     "overhead": "reserved − theoretical (allocated where reserved is not known)",

@@ -197,6 +197,10 @@ def _fragmentation(
                 memory, shape, settings.blocks, pattern, factor, settings.seed
             )
         )
+    if any(each.fits is None for each in found):
+        missing["fragmentation.fits"] = (
+            "what is held is not known finely enough to see one larger block"
+        )
     return found
 
 
