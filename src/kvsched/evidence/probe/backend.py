@@ -73,6 +73,9 @@ class Backend(Protocol):
     def release_cache(self) -> None:
         """Give back to the system what the allocator holds and nobody uses."""
 
+    def plug_holes(self, shape: BlockShape) -> list[Block]:
+        """What to keep while patterns are freed, so that older holes do not take part."""
+
     def reset_peak(self) -> None:
         """Start the peaks anew."""
 

@@ -17,6 +17,9 @@ from kvsched.evidence.probe.shape import DTYPE_BYTES, BlockShape
 from kvsched.foundation.errors import KvschedError
 
 PAGE = 4096
+HEAP_SERVES = 31 << 20
+"""Just below the most that glibc's threshold between heap and mappings grows to on 64 bits."""
+MOST_PLUGS = 1 << 16
 NUMPY_DTYPES: dict[str, Any] = {"float16": np.float16, "bfloat16": np.uint16, "float8": np.uint8}
 """NumPy has neither bfloat16 nor float8: unsigned integers of the same size."""
 
@@ -121,6 +124,27 @@ class CpuBackend:
         gc.collect()
         if self._library is not None:
             self._library.malloc_trim(0)
+
+    def plug_holes(self, shape: BlockShape) -> list[Block]:
+        """Blocks that nobody touches, where earlier ones have left holes in the heap.
+
+        They cost addresses, not memory. Before, a large piece is freed: glibc then serves pieces up
+        to that size from its heap, where they can fragment, and not by a mapping for each.
+        """
+        if self._library is None:
+            return []
+        np.empty(HEAP_SERVES, dtype=np.uint8)
+        self.release_cache()
+        held: list[Block] = []
+        while len(held) < MOST_PLUGS:
+            info = self._library.mallinfo2()
+            before = info.arena + info.hblkhd
+            block = self.allocate(shape)
+            info = self._library.mallinfo2()
+            if info.arena + info.hblkhd > before:
+                break
+            held.append(block)
+        return held
 
     def reset_peak(self) -> None:
         """Start the kernel's peak of resident memory anew, where it allows that."""

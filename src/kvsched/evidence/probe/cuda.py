@@ -107,6 +107,11 @@ class CudaBackend:
         self.synchronize()
         self._cuda.empty_cache()
 
+    def plug_holes(self, shape: BlockShape) -> list[Block]:  # noqa: ARG002 - as the contract has it
+        """Release the cache: then the allocator holds no hole."""
+        self.release_cache()
+        return []
+
     def reset_peak(self) -> None:
         """``torch.cuda.reset_peak_memory_stats``."""
         self._cuda.reset_peak_memory_stats(self._index)

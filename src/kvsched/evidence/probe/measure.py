@@ -132,7 +132,7 @@ def measure_fragmentation(
     but for the noise of its account; the first that is not ends it. Larger blocks that the noise
     could hide are not counted. O(blocks) allocations. Raises OutOfMemory.
     """
-    backend.release_cache()
+    plugs = backend.plug_holes(shape)
     before = backend.reading()
     held, _, _ = _fill(backend, shape, blocks)
     full = backend.reading().above(before)
@@ -162,6 +162,7 @@ def measure_fragmentation(
         fits = len(larger)
         larger.clear()
     held.clear()
+    plugs.clear()
     backend.release_cache()
     return Fragmentation(
         pattern=pattern,
