@@ -78,6 +78,8 @@ class CudaBackend:
 
     def limit(self, extra_bytes: int | None) -> None:
         """Set the allocator's own limit, a share of the device's memory for this process."""
+        # What is cached and not used would otherwise come on top.
+        self.release_cache()
         share = 1.0
         if extra_bytes is not None:
             _, total = self._cuda.mem_get_info(self._index)
@@ -175,7 +177,9 @@ class CudaBackend:
         found = getattr(self._torch, "float8_e4m3fn", None)
         if found is not None:
             return found
-        self.notes.append("this torch has no float8: blocks are held as uint8 of the same size")
+        note = "this torch has no float8: blocks are held as uint8 of the same size"
+        if note not in self.notes:
+            self.notes.append(note)
         return self._torch.uint8
 
 

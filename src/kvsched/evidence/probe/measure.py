@@ -143,10 +143,11 @@ def measure_fragmentation(
     halved = backend.reading().above(before)
     ideal = len(places) // factor
     fits: int | None = None
-    stranded = _unused(halved)
+    stranded: int | None = None
     seen = factor * shape.tensor_bytes >= 4 * backend.noise_bytes
     if full.reserved is not None and seen:
         most = full.reserved + backend.noise_bytes
+        stranded = _unused(halved)
         larger: list[Block] = []
         for _ in range(ideal):
             try:

@@ -97,9 +97,9 @@ class Fit(msgspec.Struct, frozen=True, kw_only=True):
     largest_blocks: int
     share_bytes: int
     limit_blocks: int
-    """What the share would hold by the theory."""
+    """What the share would hold by the tensors' own bytes, or the most that is tried."""
     limited_by: str
-    """share, or allocator."""
+    """share, allocator, or most that is tried."""
     trials: tuple[tuple[int, bool], ...]
     """Blocks asked for, and whether they fitted, in order."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -80,6 +81,10 @@ def _limited(memory: Backend, share: int) -> Iterator[None]:
     memory.limit(share)
     try:
         yield
+    except BaseException as error:
+        # Blocks in the frames that have ended are still held by the traceback.
+        traceback.clear_frames(error.__traceback__)
+        raise
     finally:
         memory.limit(None)
         memory.release_cache()
