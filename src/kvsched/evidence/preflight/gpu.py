@@ -28,6 +28,10 @@ class Seen:
     """What was found, for checks that come later."""
 
     devices: list[dict[str, Any]] = field(default_factory=list)
+    torch: dict[str, Any] | None = None
+    driver: str | None = None
+    unknown: dict[str, str] = field(default_factory=dict)
+    """Why one of the others is not known."""
     computed: bool = False
     """Whether a device added numbers up correctly."""
 
@@ -39,6 +43,7 @@ def gpu_checks(settings: PreflightSettings, machine: Machine) -> tuple[list[Chec
     seen = Seen()
     checks = [_cuda(torch, absent, lacking)]
     from_driver, why = machine.driver_devices()
+    _note(seen, torch, absent, from_driver, why)
     checks.append(_driver(from_driver, why, torch, lacking))
     usable = environment.cuda_devices(torch) if torch is not None else []
     checks.append(_device(torch, usable, seen, lacking, from_driver))
@@ -49,6 +54,17 @@ def gpu_checks(settings: PreflightSettings, machine: Machine) -> tuple[list[Chec
         checks.append(_bf16(seen.devices, fast, settings.native_bf16))
     checks += _memory(settings, seen.devices, fast)
     return checks, seen
+
+
+def _note(seen: Seen, torch: Any, absent: str, from_driver: list[dict[str, Any]], why: str) -> None:
+    if torch is None:
+        seen.unknown["torch"] = absent
+    else:
+        seen.torch = {"version": str(torch.__version__), "cuda": torch.version.cuda}
+    if from_driver:
+        seen.driver = from_driver[0]["driver"]
+    else:
+        seen.unknown["driver"] = why
 
 
 def _cuda(torch: Any, absent: str, lacking: CheckStatus) -> Check:

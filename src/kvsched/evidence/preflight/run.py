@@ -37,10 +37,11 @@ def run_preflight(settings: PreflightSettings, machine: Machine | None = None) -
     if settings.engine_url is not None:
         checks.append(engine_check(settings.engine_url, settings.engine_timeout_s))
     environment = describe_environment([each.name for each in (*required, *optional)])
-    environment["devices"] = seen.devices or None
-    if seen.devices:
-        environment["unknown"].pop("devices", None)
-    else:
+    environment |= {"torch": seen.torch, "driver": seen.driver, "devices": seen.devices or None}
+    for field in ("torch", "driver", "devices"):
+        environment["unknown"].pop(field, None)
+    environment["unknown"] |= seen.unknown
+    if not seen.devices:
         environment["unknown"]["devices"] = "none was found"
     return Preflight(
         kvsched=VERSION,
