@@ -5,12 +5,14 @@ from __future__ import annotations
 import pytest
 from fake_cuda import MIB, FakeTorch
 
+from kvsched.evidence.host_memory import HostMemory
+from kvsched.evidence.probe import run as run_module
 from kvsched.evidence.probe.cuda import CudaBackend
 from kvsched.evidence.probe.report import ProbeReport
 from kvsched.evidence.probe.run import run_probe
 from kvsched.evidence.probe.settings import ProbeSettings
 from kvsched.evidence.probe.shape import ShapeSettings
-from kvsched.foundation.errors import UsageError
+from kvsched.foundation.errors import KvschedError, UsageError
 
 LLAMA = ShapeSettings(kv_heads=8, head_dim=128, layers=32)
 """2 · 32 · 8 · 128 · 2 bytes · 16 tokens = 2 MiB."""
@@ -80,6 +82,24 @@ def test_the_share_is_never_passed_and_the_largest_number_fits_it() -> None:
     assert report.fit.largest_blocks == 120
     assert report.fit.limited_by == "allocator"
     assert torch.cuda.most_reserved <= (1 << 28)
+
+
+def test_a_share_that_the_rounding_passes_is_a_failure_in_one_line() -> None:
+    torch = FakeTorch()
+    # 128 blocks are the whole share of 256 MiB; in segments of 20 MiB they would take 260.
+    with pytest.raises(KvschedError, match="what it rounds them up to") as caught:
+        probed(torch, blocks=128, memory_share=0.25)
+    assert "\n" not in str(caught.value)
+    assert torch.cuda.most_reserved <= 1 << 28
+    assert torch.cuda.reserved == 0
+
+
+def test_copies_stay_within_a_share_of_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    small = HostMemory(total=None, available=30 * MIB, cgroup_limit=None, cgroup_used=None)
+    monkeypatch.setattr(run_module, "host_memory", lambda: small)
+    report = probed(FakeTorch(), copy_bytes=(MIB, 2 * MIB))
+    assert {copy.bytes for copy in report.bandwidth} == {MIB}
+    assert "bandwidth of 2,097,152 bytes" in report.missing
 
 
 def test_small_blocks_show_the_rounding() -> None:

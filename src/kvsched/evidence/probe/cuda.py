@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from kvsched.evidence import environment
@@ -68,6 +69,9 @@ class CudaBackend:
             "native_bf16_supported": device["native_bf16"],
             "compute_capability": device["compute_capability"],
             "allocator": str(self._cuda.memory.get_allocator_backend()),
+            "allocator_settings": os.environ.get(
+                "PYTORCH_ALLOC_CONF", os.environ.get("PYTORCH_CUDA_ALLOC_CONF")
+            ),
         }
 
     def usable_bytes(self) -> int:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from kvsched.evidence.environment import describe_environment, load_torch
+from kvsched.evidence.host_memory import host_memory
 from kvsched.evidence.probe import measure
 from kvsched.evidence.probe.backend import Backend, OutOfMemory
 from kvsched.evidence.probe.cpu import CpuBackend
@@ -71,8 +72,9 @@ def run_probe(
             return _measured(settings, memory, shape, varied, (ratio, usable, share), told)
         except OutOfMemory as error:
             raise KvschedError(
-                f"the allocator refused what had been free ({error}): others use this memory; "
-                "try again, or with fewer --blocks"
+                f"the allocator refused blocks that fit the share by their own bytes ({error}): "
+                "what it rounds them up to does not, or others use this memory; take fewer "
+                "--blocks, or a larger --memory-share"
             ) from None
 
 
@@ -82,8 +84,11 @@ def _limited(memory: Backend, share: int) -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        # Blocks in the frames that have ended are still held by the traceback.
-        traceback.clear_frames(error.__traceback__)
+        # Blocks in the frames that have ended are still held by the tracebacks.
+        chained: BaseException | None = error
+        while chained is not None:
+            traceback.clear_frames(chained.__traceback__)
+            chained = chained.__context__
         raise
     finally:
         memory.limit(None)
@@ -247,9 +252,12 @@ def _bandwidth(
     missing: dict[str, str],
 ) -> list[Copy]:
     sizes = sorted({shape.tensor_bytes, *settings.copy_bytes})
-    # Source and target together stay within the share.
-    fitting = [size for size in sizes if 2 * size <= share]
+    most = share
+    if memory.name != "cpu":
+        # The host's side of a copy has a share of its own.
+        most = min(share, int(MEMORY_SHARE["cpu"] * (host_memory().usable or share)))
+    fitting = [size for size in sizes if 2 * size <= most]
     for size in sizes:
         if size not in fitting:
-            missing[f"bandwidth of {size:,} bytes"] = "twice that is more than the memory share"
+            missing[f"bandwidth of {size:,} bytes"] = "twice that is more than the share of memory"
     return measure.measure_copies(memory, fitting, settings.repeats)
