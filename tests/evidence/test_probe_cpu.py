@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -118,6 +120,38 @@ def test_the_page_is_the_same_for_the_same_report_and_escapes(report: ProbeRepor
     page = render_probe(bad)
     assert "<script>x()" not in page
     assert "no figure here is a GPU" in page
+
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_what_the_page_shows_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from kvsched.cli.app import app
+
+    monkeypatch.chdir(tmp_path)
+    page = (ROOT / "docs" / "probe.md").read_text(encoding="utf-8")
+    commands = [
+        shlex.split(line)
+        for block in re.findall(r"^```sh\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+        for line in block.splitlines()
+    ]
+    assert len(commands) == 4
+    for name, *arguments in commands:
+        assert name == "kvsched"
+        app(arguments, standalone_mode=False)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        *("preflight.json", "probe.html", "probe.json"),
+    ]
+
+
+def test_the_record_that_is_kept_is_a_report_and_names_nobody() -> None:
+    file = ROOT / "examples" / "evidence" / "probe-cpu.json"
+    kept = msgspec.json.decode(file.read_bytes(), type=ProbeReport)
+    assert kept.evidence_level == "cpu_simulation"
+    assert kept.config["bytes_per_block_theoretical"] == 2 * MIB
+    text = file.read_text(encoding="utf-8")
+    assert re.findall(r'"/\w+', text) == []
+    assert os.uname().nodename not in text
 
 
 def run(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:

@@ -39,7 +39,16 @@ def size(value: int | float | None) -> str:
 
 def ms(value: float | None) -> str:
     """Return milliseconds with three digits."""
-    return DASH if value is None else f"{value:,.3g} ms".replace("-", "−")
+    return DASH if value is None else f"{digits3(value)} ms"
+
+
+def digits3(value: float) -> str:
+    """Return a number with three digits or more, without an exponent."""
+    size = abs(value)
+    shown = f"{value:,.0f}" if size >= 100 else f"{value:.3g}"
+    if 0 < size < 1e-3:
+        shown = f"{value:.6f}"
+    return shown.replace("-", "−")
 
 
 def _middle(report: ProbeReport, field: str) -> float | None:
@@ -76,7 +85,7 @@ def time_rows(report: ProbeReport) -> list[Cells]:
         ("driver's own", "driver_ms"),
     ):
         value = _middle(report, field)
-        each = DASH if value is None else f"{1e3 * value / blocks:,.3g} µs".replace("-", "−")
+        each = DASH if value is None else f"{digits3(1e3 * value / blocks)} µs"
         rows.append([title, ms(value), each])
     if report.pooled is not None:
         rows.append(["one pooled tensor", ms(report.pooled.allocation_ms), DASH])
@@ -100,7 +109,7 @@ def fragmentation_rows(report: ProbeReport) -> list[Cells]:
 def copy_rows(report: ProbeReport) -> list[Cells]:
     """Direction, memory, size, rate."""
     return [
-        [copy.direction, copy.memory, size(copy.bytes), ms(copy.median_ms), f"{copy.gb_s:.3g}"]
+        [copy.direction, copy.memory, size(copy.bytes), ms(copy.median_ms), digits3(copy.gb_s)]
         for copy in report.bandwidth
     ]
 
@@ -278,7 +287,7 @@ def fragmentation_figure(report: ProbeReport) -> dict[str, Any]:
             barmode="group",
             xaxis={"fixedrange": True},
             yaxis={
-                "title": {"text": "fitted, of what the freed bytes would hold"},
+                "title": {"text": "larger blocks that fitted"},
                 "tickformat": ".0%",
                 "range": [0, 1.05],
                 "fixedrange": True,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import gc
 import math
 from collections.abc import Callable
 from typing import Any
@@ -121,7 +120,6 @@ class CpuBackend:
 
     def release_cache(self) -> None:
         """``malloc_trim``: free pages of the heap go back to the kernel."""
-        gc.collect()
         if self._library is not None:
             self._library.malloc_trim(0)
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import random
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from kvsched.evidence.probe.backend import Backend, Block, OutOfMemory, Reading
 from kvsched.evidence.probe.report import Accounts, Copy, Fragmentation, Pooled, Run
@@ -63,15 +65,28 @@ def _fill(
     """``blocks`` allocations of ``pieces`` blocks each; seconds in all, and of them touching."""
     held: list[Block] = []
     backend.synchronize()
-    began = time.perf_counter()
-    for _ in range(blocks):
-        held.append(backend.allocate(shape, pieces))
-    backend.synchronize()
-    allocated = time.perf_counter()
-    for block in held:
-        backend.touch(block)
-    ended = time.perf_counter()
+    with _no_collection():
+        began = time.perf_counter()
+        for _ in range(blocks):
+            held.append(backend.allocate(shape, pieces))
+        backend.synchronize()
+        allocated = time.perf_counter()
+        for block in held:
+            backend.touch(block)
+        ended = time.perf_counter()
     return held, ended - began, ended - allocated
+
+
+@contextlib.contextmanager
+def _no_collection() -> Iterator[None]:
+    """Keep Python's collector of cycles, which new objects set off, out of what is timed."""
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()
 
 
 def _accounts(backend: Backend, before: Reading, held: Sequence[Block]) -> Accounts:
