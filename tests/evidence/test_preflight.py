@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import http.server
 import json
@@ -148,6 +149,18 @@ def test_a_torch_without_cuda_says_so() -> None:
     _, checks = found(machine(torch), gpu=True)
     assert "built without CUDA" in checks["cuda"].reason
     assert checks["cuda"].status == "blocked"
+
+
+def test_a_torch_for_rocm_needs_a_device_too() -> None:
+    torch = gpu()
+    torch.version = type("V", (), {"cuda": None, "hip": "6.4"})  # type: ignore[assignment]
+    torch.cuda.is_bf16_supported = lambda including_emulation: True  # type: ignore[attr-defined]
+    torch.cuda.device = lambda index: contextlib.nullcontext()  # type: ignore[attr-defined]
+    assert found(machine(torch), gpu=True)[1]["cuda"].status == "ok"
+    torch.cuda.is_available = lambda: False  # type: ignore[method-assign]
+    _, checks = found(machine(torch), gpu=True)
+    assert checks["cuda"].status == "blocked"
+    assert "finds no device" in checks["cuda"].reason
 
 
 @pytest.mark.parametrize(

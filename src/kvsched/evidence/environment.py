@@ -104,14 +104,13 @@ def load_torch() -> tuple[Any, str]:
 
 def no_cuda_reason(torch: Any) -> str:
     """Why CUDA cannot be used through this torch; empty where it can."""
-    if torch.version.cuda is None:
-        if getattr(torch.version, "hip", None):
-            return ""
+    version = torch.version.cuda or getattr(torch.version, "hip", None)
+    if version is None:
         return f"torch {torch.__version__} is built without CUDA"
     if not torch.cuda.is_available():
         return (
-            f"torch {torch.__version__} is built for CUDA {torch.version.cuda}, but finds no "
-            "device (no GPU, no driver, a driver too old, or CUDA_VISIBLE_DEVICES is empty)"
+            f"torch {torch.__version__} is built for CUDA {version}, but finds no device (no GPU, "
+            "no driver, a driver too old, or CUDA_VISIBLE_DEVICES is empty)"
         )
     return ""
 

@@ -27,6 +27,7 @@ def decide(
     where: str,
     tolerance: float = TOLERANCE,
     overhead_limit: float = OVERHEAD_LIMIT,
+    noise_bytes: int = 0,
 ) -> ProbeDecision:
     """Compare the medians of the runs with ``theoretical_bytes`` of one block.
 
@@ -35,7 +36,7 @@ def decide(
     less than the theory by more than that (others freed memory meanwhile, or blocks are not
     resident); **tune** where the allocator's rounding exceeds ``tolerance``, or what it holds
     exceeds the theory by more than ``overhead_limit``; else **accept**. ``where`` begins the
-    reason.
+    reason; ``noise_bytes`` is what the system's account may be off by.
     """
     found = list(runs)
     blocks = found[0].block_count
@@ -58,27 +59,27 @@ def decide(
 
     if requested is None or measured is None:
         return decided("pending", "what the blocks take was not measured")
-    if abs(requested / total - 1) > tolerance:
+    if abs(requested - total) > tolerance * total:
         return decided(
             "reject",
             f"a block takes {requested / blocks:,.0f} bytes, not {theoretical_bytes:,} as the "
             f"theory says: {_signed(requested / total - 1)}, beyond ±{tolerance:.2%}",
         )
     for who, counted in (("the system", driver), ("the allocator", allocated)):
-        if counted is not None and counted < total * (1 - tolerance):
+        if counted is not None and counted + noise_bytes < total * (1 - tolerance):
             return decided(
                 "pending",
                 f"{who} counts {counted:,} bytes for {total:,}: others freed memory meanwhile, or "
                 "blocks are not resident; measure again on a quiet machine",
             )
-    if measured / total - 1 > tolerance:
+    if measured - total > tolerance * total:
         return decided(
             "tune",
             f"the theory holds, but the allocator makes {measured / blocks:,.0f} bytes of "
             f"{theoretical_bytes:,} ({_signed(measured / total - 1)}): use larger blocks, or one "
             "pooled tensor",
         )
-    if overhead is not None and overhead > overhead_limit:
+    if held is not None and overhead is not None and held - total > overhead_limit * total:
         return decided(
             "tune",
             f"the theory holds, but the allocator holds {_signed(overhead)} beyond it, more than "

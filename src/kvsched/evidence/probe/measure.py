@@ -17,6 +17,8 @@ PATTERNS = ("every-second", "random", "first-half")
 FACTORS = (2, 4)
 FEWEST_FOR_PATTERNS = 8
 """With fewer blocks a pattern says nothing."""
+MOST_IN_PATTERNS = 4096
+"""Every larger block takes a reading, so that more blocks would take minutes."""
 
 
 def start(backend: Backend, shape: BlockShape) -> None:

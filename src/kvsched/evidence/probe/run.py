@@ -131,6 +131,7 @@ def _measured(
         where="On host memory, not on a GPU" if memory.name == "cpu" else "On this device",
         tolerance=settings.tolerance,
         overhead_limit=settings.overhead_limit,
+        noise_bytes=memory.noise_bytes,
     )
     return ProbeReport(
         kvsched=VERSION,
@@ -198,14 +199,13 @@ def _fragmentation(
     if settings.blocks < measure.FEWEST_FOR_PATTERNS:
         missing["fragmentation"] = f"fewer than {measure.FEWEST_FOR_PATTERNS} blocks: no pattern"
         return []
+    blocks = min(settings.blocks, measure.MOST_IN_PATTERNS)
     cases = [(pattern, factor) for pattern in measure.PATTERNS for factor in measure.FACTORS]
     found = []
     for done, (pattern, factor) in enumerate(cases):
         told("fragmentation", done, len(cases))
         found.append(
-            measure.measure_fragmentation(
-                memory, shape, settings.blocks, pattern, factor, settings.seed
-            )
+            measure.measure_fragmentation(memory, shape, blocks, pattern, factor, settings.seed)
         )
     if any(each.fits is None for each in found):
         missing["fragmentation.fits"] = (

@@ -13,8 +13,8 @@ from kvsched.foundation.errors import UsageError
 DTYPE_BYTES = {"float16": 2, "bfloat16": 2, "float8": 1}
 KV_CACHE_DTYPES = {"float16": "float16", "bfloat16": "bfloat16", "float8": "fp8"}
 """The catalogue's names."""
-MOST_BLOCKS = 1 << 24
-"""More tensors than that are no probe any more."""
+MOST_BLOCKS = 1 << 18
+"""Each tensor is an object of about a KiB on the host as well."""
 MOST_SIZE = 1 << 20
 """Bound of each dimension, so that their product stays a size."""
 
