@@ -3,7 +3,8 @@
 Written from the documented rules of torch's allocator: requests are rounded to 512 bytes; up to
 1 MiB they come from segments of 2 MiB, below 10 MiB from segments of 20 MiB, others have a segment
 of their own, rounded to 2 MiB; free neighbours in a segment join; the smallest hole that fits is
-taken; emptying the cache gives back segments that are free as a whole.
+taken, and left whole where no more than 1 MiB (of a small segment: less than 512 bytes) would
+remain; emptying the cache gives back segments that are free as a whole.
 """
 
 from __future__ import annotations
@@ -95,7 +96,10 @@ class FakeCuda:
             segment, start = self._new_segment(size, small), 0
             length = segment.size
         segment.holes.remove((start, length))
-        if length > size:
+        left = length - size
+        if left < 512 if small else left <= MIB:
+            size = length
+        else:
             segment.holes = sorted([*segment.holes, (start + size, length - size)])
         self.requested += nbytes
         self.allocated += size

@@ -114,6 +114,14 @@ def test_small_blocks_show_the_rounding() -> None:
     assert "1,024 bytes of 800" in report.decision.reason
 
 
+def test_what_is_not_worth_splitting_counts_as_allocated() -> None:
+    shape = ShapeSettings(kv_heads=8, head_dim=128, layers=39, block_tokens=128)
+    accounts = probed(FakeTorch(), shape=shape, blocks=8).runs[0].accounts
+    # 19.5 MiB have a segment of 20 MiB each, whose last half is not split off.
+    assert accounts.requested_bytes == 8 * 39 * MIB // 2
+    assert accounts.allocated_bytes == accounts.reserved_bytes == 8 * 20 * MIB
+
+
 @pytest.mark.parametrize("declared", [2 * MIB + 256 * 1024, 2 * MIB - 256 * 1024])
 def test_a_wrong_theory_is_rejected(declared: int) -> None:
     report = probed(FakeTorch(), declared_bytes_per_block=declared)

@@ -24,7 +24,7 @@ class CudaBackend:
     are `torch.cuda.memory_stats`' ``requested_bytes``, ``allocated_bytes`` and ``reserved_bytes``;
     driver is total − free of ``mem_get_info``, everybody's on the device together. Tensors are
     rounded to 512 bytes; up to 1 MiB they share segments of 2 MiB, up to 10 MiB of 20 MiB, larger
-    ones have a segment of their own, rounded to 2 MiB.
+    ones have a segment of their own, rounded to 2 MiB; what would leave 1 MiB or less is not split.
     """
 
     name = "cuda"
