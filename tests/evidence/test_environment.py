@@ -9,6 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from kvsched.evidence.environment import describe_environment, parse_driver
 from kvsched.evidence.host_memory import HostMemory, host_memory, process_memory
 
@@ -54,16 +56,19 @@ def _machine(root: Path, cgroup: str, files: dict[str, str]) -> HostMemory:
     return host_memory(root)
 
 
-def test_version_2_takes_the_tightest_limit_on_the_way_up(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("tight", "loose"), [("a", "."), (".", "a")])
+def test_version_2_takes_the_tightest_limit_on_the_way_up(
+    tight: str, loose: str, tmp_path: Path
+) -> None:
     found = _machine(
         tmp_path,
         "0::/a/b\n",
         {
             "sys/fs/cgroup/a/b/memory.max": "max\n",
-            "sys/fs/cgroup/a/memory.max": "409600\n",
-            "sys/fs/cgroup/a/memory.current": "204800\n",
-            "sys/fs/cgroup/a/memory.stat": "anon 1\ninactive_file 102400\n",
-            "sys/fs/cgroup/memory.max": "819200\n",
+            f"sys/fs/cgroup/{tight}/memory.max": "409600\n",
+            f"sys/fs/cgroup/{tight}/memory.current": "204800\n",
+            f"sys/fs/cgroup/{tight}/memory.stat": "anon 1\ninactive_file 102400\n",
+            f"sys/fs/cgroup/{loose}/memory.max": "819200\n",
         },
     )
     assert found == HostMemory(

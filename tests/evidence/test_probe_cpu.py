@@ -13,15 +13,16 @@ import time
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import pytest
 
-from kvsched.evidence.probe.cpu import CpuBackend
-from kvsched.evidence.probe.measure import freed_places
+from kvsched.evidence.probe.cpu import HEAP_SERVES, CpuBackend
+from kvsched.evidence.probe.measure import freed_places, measure_fragmentation
 from kvsched.evidence.probe.record import probe_metrics
 from kvsched.evidence.probe.report import ProbeReport
 from kvsched.evidence.probe.run import run_probe
 from kvsched.evidence.probe.settings import ProbeSettings
-from kvsched.evidence.probe.shape import ShapeSettings
+from kvsched.evidence.probe.shape import ShapeSettings, block_shape
 from kvsched.report.probe import render_probe
 
 MIB = 1 << 20
@@ -77,6 +78,22 @@ def test_patterns_fit_what_their_gaps_hold(report: ProbeReport) -> None:
         # Two gaps' ends may meet older holes; what stays in one piece must not come out as broken.
         assert each.fits is not None
         assert abs(each.fits - expected) <= 1, (pattern, factor)
+
+
+def test_older_holes_of_the_heap_take_no_part() -> None:
+    backend = CpuBackend()
+    if backend.reading().allocated is None:
+        pytest.skip("this C library does not say what it holds")
+    shape = block_shape(SHAPE)
+    # Pieces up to this size then come from the heap, and holes stay between those that are kept.
+    np.empty(HEAP_SERVES, dtype=np.uint8)
+    pieces = [(backend.allocate(shape), np.empty(200_000, dtype=np.uint8)) for _ in range(64)]
+    kept = [small for _, small in pieces]
+    del pieces
+    found = measure_fragmentation(backend, shape, 32, "first-half", 2, 0)
+    assert found.fits is not None
+    assert found.fits >= found.ideal - 1
+    assert len(kept) == 64
 
 
 def _runs(places: list[int]) -> list[int]:
