@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -137,6 +138,22 @@ def test_the_page_is_the_same_for_the_same_report_and_escapes(report: ProbeRepor
     page = render_probe(bad)
     assert "<script>x()" not in page
     assert "no figure here is a GPU" in page
+
+
+def test_the_page_draws_its_figures(report: ProbeReport, tmp_path: Path, browser: Any) -> None:
+    file = tmp_path / "probe.html"
+    file.write_text(render_probe(report), encoding="utf-8")
+    page = browser.new_page(viewport={"width": 390, "height": 800})
+    faults: list[str] = []
+    page.on("pageerror", lambda error: faults.append(str(error)))
+    page.on("request", lambda r: faults.append(r.url) if r.url.startswith("http") else None)
+    page.goto(file.as_uri())
+    for place in ("memory", "fragmentation", "bandwidth"):
+        page.wait_for_selector(f"#figure-{place} .main-svg", state="attached")
+    wide = page.evaluate("document.documentElement.scrollWidth")
+    page.close()
+    assert faults == []
+    assert wide <= 390
 
 
 ROOT = Path(__file__).resolve().parents[2]

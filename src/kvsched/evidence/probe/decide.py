@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from kvsched.evidence.probe.report import ProbeDecision, Run
+from kvsched.evidence.record import Decision
 
 TOLERANCE = 0.05
 """Most that a block may differ from the theory, as a share of it."""
@@ -39,57 +41,83 @@ def decide(
     reason; ``noise_bytes`` is what the system's account may be off by.
     """
     found = list(runs)
-    blocks = found[0].block_count
-    total = blocks * theoretical_bytes
-    requested = middle(run.accounts.requested_bytes for run in found)
     allocated = middle(run.accounts.allocated_bytes for run in found)
-    held = middle(run.accounts.held_bytes for run in found)
-    driver = middle(run.accounts.driver_bytes for run in found)
-    measured = requested if allocated is None else allocated
-    overhead = None if held is None else held / total - 1
+    requested = middle(run.accounts.requested_bytes for run in found)
+    seen = _Seen(
+        blocks=found[0].block_count,
+        theory=theoretical_bytes,
+        requested=requested,
+        allocated=allocated,
+        measured=requested if allocated is None else allocated,
+        held=middle(run.accounts.held_bytes for run in found),
+        driver=middle(run.accounts.driver_bytes for run in found),
+    )
+    decision, reason = _verdict(seen, tolerance, overhead_limit, noise_bytes)
+    measured = seen.measured
+    return ProbeDecision(
+        decision=decision,
+        reason=f"{where}: {reason}.",
+        measured_bytes_per_block=None if measured is None else measured / seen.blocks,
+        deviation=None if measured is None else measured / seen.total - 1,
+        overhead_share=seen.overhead,
+    )
 
-    def decided(decision: str, reason: str) -> ProbeDecision:
-        return ProbeDecision(
-            decision=decision,  # type: ignore[arg-type]
-            reason=f"{where}: {reason}.",
-            measured_bytes_per_block=None if measured is None else measured / blocks,
-            deviation=None if measured is None else measured / total - 1,
-            overhead_share=overhead,
-        )
 
+class _Seen(NamedTuple):
+    """Medians, bytes of all blocks; ``theory`` of one."""
+
+    blocks: int
+    theory: int
+    requested: int | None
+    allocated: int | None
+    measured: int | None
+    held: int | None
+    driver: int | None
+
+    @property
+    def total(self) -> int:
+        return self.blocks * self.theory
+
+    @property
+    def overhead(self) -> float | None:
+        return None if self.held is None else self.held / self.total - 1
+
+
+def _verdict(
+    seen: _Seen, tolerance: float, overhead_limit: float, noise_bytes: int
+) -> tuple[Decision, str]:
+    """The first rule that applies, and its reason without the full stop."""
+    total, requested, measured = seen.total, seen.requested, seen.measured
     if requested is None or measured is None:
-        return decided("pending", "what the blocks take was not measured")
+        return "pending", "what the blocks take was not measured"
     if abs(requested - total) > tolerance * total:
-        return decided(
-            "reject",
-            f"a block takes {requested / blocks:,.0f} bytes, not {theoretical_bytes:,} as the "
-            f"theory says: {_signed(requested / total - 1)}, beyond ±{tolerance:.2%}",
+        return "reject", (
+            f"a block takes {requested / seen.blocks:,.0f} bytes, not {seen.theory:,} as the "
+            f"theory says: {_signed(requested / total - 1)}, beyond ±{tolerance:.2%}"
         )
-    for who, counted in (("the system", driver), ("the allocator", allocated)):
+    for who, counted in (("the system", seen.driver), ("the allocator", seen.allocated)):
         if counted is not None and counted + noise_bytes < total * (1 - tolerance):
-            return decided(
-                "pending",
+            return "pending", (
                 f"{who} counts {counted:,} bytes for {total:,}: others freed memory meanwhile, or "
-                "blocks are not resident; measure again on a quiet machine",
+                "blocks are not resident; measure again on a quiet machine"
             )
+    each, off = measured / seen.blocks, _signed(measured / total - 1)
     if measured - total > tolerance * total:
-        return decided(
-            "tune",
-            f"the theory holds, but the allocator makes {measured / blocks:,.0f} bytes of "
-            f"{theoretical_bytes:,} ({_signed(measured / total - 1)}): use larger blocks, or one "
-            "pooled tensor",
+        return "tune", (
+            f"the theory holds, but the allocator makes {each:,.0f} bytes of {seen.theory:,} "
+            f"({off}): use larger blocks, or one pooled tensor"
         )
-    if held is not None and overhead is not None and held - total > overhead_limit * total:
-        return decided(
-            "tune",
-            f"the theory holds, but the allocator holds {_signed(overhead)} beyond it, more than "
-            f"{overhead_limit:.2%}: take more blocks, or one pooled tensor",
-        )
-    beyond = "" if overhead is None else f", and the allocator holds {_signed(overhead)} beyond it"
-    return decided(
-        "accept",
-        f"a block takes {measured / blocks:,.0f} bytes, {_signed(measured / total - 1)} of the "
-        f"theory's {theoretical_bytes:,} and within ±{tolerance:.2%}{beyond}",
+    beyond = ""
+    if seen.held is not None and seen.overhead is not None:
+        beyond = f", and the allocator holds {_signed(seen.overhead)} beyond it"
+        if seen.held - total > overhead_limit * total:
+            return "tune", (
+                f"the theory holds, but the allocator holds {_signed(seen.overhead)} beyond it, "
+                f"more than {overhead_limit:.2%}: take more blocks, or one pooled tensor"
+            )
+    return "accept", (
+        f"a block takes {each:,.0f} bytes, {off} of the theory's {seen.theory:,} and within "
+        f"±{tolerance:.2%}{beyond}"
     )
 
 
