@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import msgspec
+import pytest
 from fake_cuda import FakeTorch
 
 from kvsched.evidence.preflight import report as preflight_report
@@ -17,7 +19,9 @@ from kvsched.evidence.probe.report import ProbeReport
 from kvsched.evidence.probe.run import run_probe
 from kvsched.evidence.probe.settings import ProbeSettings
 from kvsched.evidence.probe.shape import ShapeSettings
+from kvsched.evidence.record_sources import record_from
 from kvsched.evidence.registry import Registry
+from kvsched.foundation.errors import InputError
 
 
 def test_a_probe_is_kept_and_comes_back_whole(tmp_path: Path) -> None:
@@ -47,3 +51,29 @@ def test_a_preflight_is_kept(tmp_path: Path) -> None:
             kept = registry.add(preflight_report.record_of(result))
         assert (kept.task, kept.status) == ("preflight", status)
         assert kept.metrics["checks_blocked"] == (3 if gpu else 0)
+
+
+def test_the_report_of_a_file_becomes_the_same_record() -> None:
+    kept = Path(__file__).parents[2] / "examples" / "evidence" / "probe-cpu.json"
+    data = kept.read_bytes()
+    record = record_from(data, kept.name)
+    assert record.metrics == record_of(msgspec.json.decode(data, type=ProbeReport)).metrics
+    assert record.metrics["bytes_per_block_measured"] is not None
+    told = json.loads(data)
+    for broken, fault in (
+        ({**told, "runs": 3}, "runs: "),
+        ({**told, "status": "fine"}, "status: "),
+        ({**told, "colour": "red"}, "unknown field 'colour' in this probe report"),
+    ):
+        with pytest.raises(InputError, match=fault):
+            record_from(json.dumps(broken).encode(), "probe.json")
+
+
+def test_a_preflight_of_a_file_becomes_a_record() -> None:
+    absent = Machine(load_torch=lambda: (None, "torch is missing"), driver_devices=lambda: ([], ""))
+    result = run_preflight(PreflightSettings(gpu=True), absent)
+    record = record_from(msgspec.json.encode(result), "preflight.json")
+    assert (record.status, record.metrics["checks_blocked"]) == ("blocked", 3)
+    broken = {**msgspec.to_builtins(result), "status": "fine"}
+    with pytest.raises(InputError, match="status: invalid enum value 'fine'"):
+        record_from(json.dumps(broken).encode(), "preflight.json")
