@@ -10,6 +10,8 @@ from kvsched.cli import (
     curve,
     lesson,
     policies,
+    preflight,
+    probe,
     records,
     replay,
     simulate,
@@ -39,6 +41,8 @@ app.command("run")(study.run)
 app.command("simulate")(simulate.command)
 app.command("policies")(policies.command)
 app.command("warm")(warm.command)
+app.command("preflight")(preflight.command)
+app.command("probe")(probe.command)
 app.command("models")(catalog.models)
 app.command("gpus")(catalog.gpus)
 

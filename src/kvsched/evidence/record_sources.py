@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
@@ -18,8 +18,11 @@ if TYPE_CHECKING:
 
 _PROBE = ("task", "evidence_level", "runtime", "config", "runs", "decision")
 """Fields of the course's probe report."""
+_PREFLIGHT = ("kvsched", "task", "checks", "decision")
+_OWN_PROBE = ("kvsched", "task", "runs", "fragmentation")
+"""By which reports of kvsched's own are told from a record."""
 _BENCH = ("requests", "completed", "hit_rate", "ttft_ms")
-"""By which a benchmark's result is told from a record."""
+"""The same of a benchmark's result."""
 _BENCH_FILE = "result.json"
 
 
@@ -62,7 +65,11 @@ def record_from(data: bytes, file: str, **said: str | None) -> Record:
             "record that corrects it"
         )
     try:
-        if "runs" in found or isinstance(found.get("decision"), dict):
+        if all(name in found for name in _PREFLIGHT):
+            record = _of_preflight(found)
+        elif all(name in found for name in _OWN_PROBE):
+            record = _of_own_probe(found)
+        elif "runs" in found or isinstance(found.get("decision"), dict):
             record = _of_probe(found)
         elif all(name in found for name in _BENCH):
             from kvsched.evidence.record_bench import record_of_bench  # brings NumPy
@@ -75,6 +82,19 @@ def record_from(data: bytes, file: str, **said: str | None) -> Record:
         return sealed(record_of({**msgspec.structs.asdict(record), **changes}))
     except RecordError as error:
         raise InputError(file, str(error)) from None
+
+
+def _of_preflight(report: dict[str, Any]) -> Record:
+    from kvsched.evidence.preflight.report import Preflight, record_of
+
+    return record_of(_converted(report, Preflight, "preflight"))
+
+
+def _of_own_probe(report: dict[str, Any]) -> Record:
+    from kvsched.evidence.probe.record import record_of
+    from kvsched.evidence.probe.report import ProbeReport
+
+    return record_of(_converted(report, ProbeReport, "probe report"))
 
 
 def _of_probe(report: dict[str, Any]) -> Record:
@@ -153,18 +173,26 @@ def _number(value: Any, name: str) -> float | int | None:
     raise RecordError(f"{name}: must be a number or null, not {str(value)[:60]!r}")
 
 
-def _bench(found: dict[str, Any]) -> BenchResult:
-    from kvsched.evidence.bench.measured import BenchResult
+_Found = TypeVar("_Found")
 
-    unknown = sorted(set(found) - set(BenchResult.__struct_fields__))
+
+def _converted(found: dict[str, Any], kind: type[_Found], called: str) -> _Found:
+    """Return ``found`` as a struct of its own. Raises RecordError, the field named."""
+    unknown = sorted(set(found) - set(kind.__struct_fields__))  # type: ignore[attr-defined]
     if unknown:
-        raise RecordError(f"unknown field {unknown[0][:60]!r} in this benchmark's result")
+        raise RecordError(f"unknown field {unknown[0][:60]!r} in this {called}")
     try:
-        result = msgspec.convert(found, BenchResult)
+        return msgspec.convert(found, kind)
     except msgspec.ValidationError as error:
         fault, _, place = str(error).partition(" - at `$.")
         where = f"{place.rstrip('`')}: " if place else ""
         raise RecordError(f"{where}{fault[:1].lower()}{fault[1:]}") from None
+
+
+def _bench(found: dict[str, Any]) -> BenchResult:
+    from kvsched.evidence.bench.measured import BenchResult
+
+    result = _converted(found, BenchResult, "benchmark's result")
     if result.schema_version != 1:
         raise RecordError(f"schema_version: {result.schema_version} is not 1, the one known here")
     return result
