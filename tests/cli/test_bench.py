@@ -184,6 +184,7 @@ def test_a_rate_and_an_objective(tmp_path: Path, engine: FakeEngine) -> None:
     assert one["good_requests"] == 10
     assert one["requests"] == 10
     assert one["config"]["request_rate"] == 200
+    assert one["environment"]["machine"]["architecture"]
     assert one["workload_digest"] == other["workload_digest"]
     # Emptied between repeats, so the second hits no more than the first.
     assert one["hit_rate"]["usage_hit_tokens"] == other["hit_rate"]["usage_hit_tokens"] > 0

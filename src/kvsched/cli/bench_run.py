@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import json
 import math
 import os
@@ -201,14 +202,19 @@ def plan_of(
     )
 
 
+@functools.cache
 def _environment() -> dict[str, Any]:
-    from importlib import import_module
+    """The machine where kvsched runs; devices as the driver has them, for torch takes seconds."""
+    from kvsched.evidence.environment import describe_environment, driver_devices
 
-    try:
-        described = import_module("kvsched.evidence.environment").describe_environment
-    except ImportError:
-        return {}
-    found: dict[str, Any] = described(("aiohttp", "prometheus-client"))
+    found = describe_environment(("numpy", "msgspec", "prometheus-client", "uvloop"))
+    devices, why = driver_devices()
+    unknown: dict[str, str] = found["unknown"]
+    if devices:
+        found["devices"], found["driver"] = devices, devices[0]["driver"]
+        del unknown["devices"], unknown["driver"]
+    else:
+        unknown["devices"] = unknown["driver"] = why
     return found
 
 
