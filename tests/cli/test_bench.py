@@ -143,6 +143,18 @@ def test_scheduler_settings_each_against_the_first(tmp_path: Path, launched: lis
         )
 
 
+def test_sides_that_cannot_be_compared_are_told(tmp_path: Path, launched: list[str]) -> None:
+    out = tmp_path / "out"
+    failing = json.dumps({"requests": {str(at): {"status": 500} for at in range(1, 99)}})
+    told = bench(
+        "prefix-cache", *launched, "--env", f"FAKE_SCRIPT={failing}", *SMALL, "--warmup", "0",
+        "-o", str(out), code=1,
+    )  # fmt: skip
+    assert "no comparison of off and on: no request ended well" in told.stderr
+    assert read_run(out / "on").result.errors == {"server_error": 18}
+    assert not (out / "comparison.json").exists()
+
+
 def test_a_trace_with_sessions(tmp_path: Path, engine: FakeEngine) -> None:
     rows = [
         {"timestamp": 0, "input_length": 1024, "output_length": 40, "hash_ids": [1, 2]},

@@ -259,11 +259,15 @@ def _measure_and_tell(asked: Bench, trace: Trace, rules: RuleChoice, as_json: bo
             [kept[setting.name, number, repeat].run for repeat in range(asked.output.repeats)]
             for setting in (first, other)
         ]
-        if not all(any(run.result.completed for run in side) for side in sides):
-            continue
         stem = "comparison" if len(others) == 1 else f"comparison-{slug(other.name)}"
         stem += f"-concurrency-{number}" if len(many) > 1 else ""
-        comparisons.append(compare_and_keep(sides[0], sides[1], rules, base, stem, asked.seed))
+        try:
+            found = compare_and_keep(sides[0], sides[1], rules, base, stem, asked.seed)
+        except UsageError as error:
+            # The runs are there, and worth more than an error.
+            typer.echo(f"no comparison of {first.name} and {other.name}: {error}", err=True)
+        else:
+            comparisons.append(found)
     if as_json:
         results = [run.result for run in runs]
         print_json({"runs": results, "comparisons": comparisons})
