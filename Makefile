@@ -1,5 +1,6 @@
-# make backend: measure a real vLLM on this machine, and calibrate (gigabytes, ten minutes)
 # make demo: set up, study a generated workload, write demo/report.html
+# make probe-gpu: on a machine with a GPU, measure what KV blocks take there
+# make backend: measure a real vLLM on this machine, and calibrate (gigabytes, ten minutes)
 # make parity: run real engines again, and compare with the recordings in tests (gigabytes)
 # make test: set up, check and test everything, on the built wheel
 PYTHON ?= python3
@@ -8,7 +9,7 @@ BIN := $(VENV)/bin
 SOURCES := $(shell find src -type f -not -name '*.pyc')
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: demo test format lint types imports unit readme bench parity parity-vllm parity-vllm-scheduler parity-vllm-live parity-sglang backend clean
+.PHONY: demo test format lint types imports unit readme bench parity parity-vllm parity-vllm-scheduler parity-vllm-live parity-sglang probe-gpu backend clean
 .DEFAULT_GOAL := demo
 
 $(BIN)/python:
@@ -57,6 +58,15 @@ unit: $(VENV)/.wheel $(VENV)/.develops
 
 bench: $(VENV)/.wheel
 	$(BIN)/python bench/run.py
+
+# Leaves the records beside those of host memory. The preflight stops it where something is missing.
+probe-gpu: $(VENV)/.wheel
+	$(PIP) install -c constraints.txt 'torch>=2.5'
+	$(BIN)/kvsched preflight --gpu --packages 'torch>=2.5' \
+		--output examples/evidence/preflight-gpu.json
+	$(BIN)/kvsched probe --model llama-3.1-8b --blocks 512 --repeats 10 \
+		--vary block-tokens=8,32,64 --vary dtype=float16,float8 --vary blocks=64,2048 \
+		--output examples/evidence/probe-gpu.json --html build/probe-gpu.html
 
 PARITY := .parity
 CONVERSATION := $(wildcard ../shared/traces/mooncake/conversation_trace.jsonl)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import http.server
 import json
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -208,6 +209,25 @@ def test_a_slow_engine_is_not_waited_for() -> None:
             ask(target, "/health", timeout_s=0.05)
         done.set()
     assert plain_http.MOST_BYTES > 0
+
+
+def test_an_answer_drop_by_drop_is_not_waited_for() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def drip() -> None:
+            one, _ = server.accept()
+            with one, contextlib.suppress(OSError):
+                one.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
+                while True:
+                    one.sendall(b"x")
+                    time.sleep(0.02)
+
+        thread = threading.Thread(target=drip)
+        thread.start()
+        target = Target(f"http://127.0.0.1:{server.getsockname()[1]}", "m")
+        with pytest.raises(EngineSilentError, match="no answer in time"):
+            ask(target, "/metrics", timeout_s=0.3)
+        thread.join()
 
 
 def test_gauges_are_sampled_and_failures_counted() -> None:

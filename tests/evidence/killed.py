@@ -8,7 +8,7 @@ own, to be killed while they make it. Prints JSON: the ids said, by registry. Th
 once and forks, so that a round costs little.
 
 Variants are broken on purpose: ``early`` says an id before it is committed, ``halves`` writes a row
-in two steps without a transaction.
+in two steps without a transaction. ``import`` is sound, and adds BATCH records at a time.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ from kvsched.evidence.record_new import new_record
 from kvsched.evidence.registry import Registry
 from kvsched.evidence.registry_file import COLUMNS, open_for_adding
 
+BATCH = 40
+
 
 def records() -> Record:
     return new_record(
@@ -37,6 +39,10 @@ def records() -> Record:
 
 def add_for_ever(path: Path, pipe: int, variant: str) -> None:
     registry = Registry(path)
+    while variant == "import":
+        batch = [(row, sealed(records())) for row in range(BATCH)]
+        registry.import_records(batch, "batch")
+        os.write(pipe, b"".join(each.record_id.encode() + b"\n" for _, each in batch))
     while True:
         record = records()
         if variant == "early":
@@ -57,7 +63,7 @@ def in_two_steps(path: Path, record: Record) -> None:
     marks = ", ".join("?" * len(columns))
     connection.execute(f"INSERT INTO records VALUES (NULL, {marks}, '', X'')", columns)  # noqa: S608, question marks
     body = canonical(sealed(record))
-    connection.execute("UPDATE records SET body = ? WHERE body = X''", (body,))
+    connection.execute("UPDATE records SET body = ? WHERE record_id = ?", (body, record.record_id))
     connection.close()
 
 
@@ -100,11 +106,13 @@ def main() -> None:
     drawn = random.Random(int(seed))  # noqa: S311, no secret
     said: dict[str, list[str]] = {}
     for at in range(int(rounds)):
-        name = f"{at}.sqlite" if at % 5 == 4 and variant == "sound" else "shared.sqlite"
-        children = 2 if (at % 5 == 4 or at % 8 == 7) and variant == "sound" else 1
+        fresh = at % 5 == 4 and variant == "sound"
+        name = f"{at}.sqlite" if fresh else "shared.sqlite"
+        children = 2 if fresh or (at % 8 == 7 and variant == "sound") else 1
+        after, most_s = (0, 0.006) if fresh else (drawn.randrange(4), 0.01)
         path = Path(folder) / name
         said.setdefault(name, []).extend(
-            one_round(path, children, drawn.randrange(4), drawn.uniform(0, 0.01), variant)
+            one_round(path, children, after, drawn.uniform(0, most_s), variant)
         )
     print(json.dumps(said))  # noqa: T201, its report
 

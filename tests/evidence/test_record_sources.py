@@ -55,9 +55,13 @@ BENCH = BenchResult(
         note="the engine has no counters",
     ),
     counters={},
-    gauges={},
+    gauges={"running": TTFT, "waiting": None},
     fairness=0.75,
-    missing={"itl_ms": "the engine sends one piece an answer", "goodput": "no objective"},
+    missing={
+        "itl_ms": "the engine sends one piece an answer",
+        "goodput": "no objective",
+        "gauges": "not told",
+    },
     warnings=(),
 )
 BY_HAND: dict[str, Any] = {
@@ -112,25 +116,31 @@ def test_the_courses_probe_report() -> None:
     assert record.detail == PROBE
     assert record.metrics == {
         "runs": 3,
-        "allocation_ms_p50": statistics.median(times),
+        "allocation_ms": statistics.median(times),
         "allocation_ms_max": max(times),
-        "peak_memory_mb_max": 5.5,
-        "block_count_min": 63,
+        "peak_memory_mb": 5.0,
+        "block_count": 63,
         "bytes_per_block_theoretical": 65536,
         "total_bytes_theoretical": 4194304,
     }
 
 
+def test_an_environment_in_a_probe_report_is_kept() -> None:
+    record = made({**PROBE, "environment": {"cpu": "x"}, "notes": ["a"]})
+    assert record.environment == {"cpu": "x", "runtime": PROBE["runtime"]}
+    assert record.detail["notes"] == ["a"]
+
+
 def test_a_probe_that_could_not_run() -> None:
     record = made({**PROBE, "runs": [], "status": "blocked"})
     assert record.status == "blocked"
-    assert record.metrics["allocation_ms_p50"] is None
-    assert record.missing["allocation_ms_p50"] == "no run was made"
+    assert record.metrics["allocation_ms"] is None
+    assert record.missing["allocation_ms"] == "no run was made"
     report = copy.deepcopy(PROBE)
     report["runs"][1]["allocation_ms"] = None
     record = made(report)
-    assert record.metrics["allocation_ms_p50"] is None, "never of the runs that happen to have it"
-    assert record.missing["allocation_ms_p50"] == "1 of 3 runs have no allocation_ms"
+    assert record.metrics["allocation_ms"] is None, "never of the runs that happen to have it"
+    assert record.missing["allocation_ms"] == "1 of 3 runs have no allocation_ms"
 
 
 @pytest.mark.parametrize(
@@ -178,14 +188,17 @@ def test_a_benchmark_result(tmp_path: Path) -> None:
     assert metrics["hit_rate_usage"] == 0.5
     assert metrics["errors_timeout"] == 2
     assert metrics["fairness"] == 0.75
+    assert metrics["running_mean"] == TTFT.mean
     assert record.workload_digest == BENCH.workload_digest
     assert record.status == "ok"
     assert record.reason == "2 of 102 requests failed"
-    assert record.environment["engine"] == BENCH.engine
+    assert record.config == {**BENCH.config, "engine": BENCH.engine}
+    assert record.environment == BENCH.environment
     assert record.detail["started_at"] == BENCH.started_at
     for key, why in (
         ("itl_ms_p50", "the engine sends one piece an answer"),
         ("goodput", "no objective"),
+        ("waiting_mean", "not told"),
         ("hit_rate_counters", "the engine has no counters"),
         ("ttft_ms_p999", "below 1,000 values"),
     ):

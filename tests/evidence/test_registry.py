@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -69,6 +70,8 @@ def test_a_second_record_of_the_same_id_is_refused(path: Path, three: list[Recor
         ({"config": {"a": "\ud800"}}, "config.a: holds half"),
         ({"metrics": {"a": True}}, "metrics"),
         ({"metrics": {"a": "fast"}}, "metrics"),
+        ({"metrics": {"a": np.float64(1)}}, "metrics.a: float64 is no value"),
+        ({"detail": {"a": np.int64(1)}}, "detail.a: int64 is no value"),
         ({"metrics": {"a": 2**63}}, "metrics.a: is beyond"),
         ({"metrics": {"": 1}}, "metrics: ''"),
         ({"metrics": {"a": 1}, "missing": {"a": "none"}}, "missing.a"),

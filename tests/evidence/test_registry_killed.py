@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from killed import BATCH
 from some_records import a_record
 
 from kvsched.evidence.registry import Registry
@@ -66,6 +67,13 @@ def test_the_check_sees_a_registry_that_breaks_its_word(
 ) -> None:
     said = killed(tmp_path / "run", 40, variant)
     assert any(fault in each for each in lost_or_broken(tmp_path / "run", said))
+
+
+def test_an_import_that_is_killed_adds_all_or_none(tmp_path: Path) -> None:
+    said = killed(tmp_path / "run", 30, "import")
+    assert lost_or_broken(tmp_path / "run", said) == []
+    with Registry(tmp_path / "run" / "shared.sqlite") as registry:
+        assert registry.head()[0] % BATCH == 0
 
 
 def test_two_processes_add_at_once(tmp_path: Path) -> None:

@@ -11,6 +11,8 @@ from kvsched.cli import (
     curve,
     lesson,
     policies,
+    preflight,
+    probe,
     records,
     replay,
     simulate,
@@ -41,6 +43,8 @@ app.command("simulate")(simulate.command)
 app.command("calibrate")(calibrate.command)
 app.command("policies")(policies.command)
 app.command("warm")(warm.command)
+app.command("preflight")(preflight.command)
+app.command("probe")(probe.command)
 app.command("models")(catalog.models)
 app.command("gpus")(catalog.gpus)
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
-import re
-import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -21,6 +20,7 @@ from kvsched.cli.bench_options import (
     RuleChoice,
     SharedPrefixes,
 )
+from kvsched.cli.bench_settings import Setting, settings_of, slug
 from kvsched.cli.groups import spread
 from kvsched.cli.options import Format, TraceOptions, print_json, split_format
 from kvsched.foundation.errors import UsageError
@@ -35,14 +35,6 @@ app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
 )
-
-
-@dataclasses.dataclass(frozen=True)
-class Setting:
-    """One setting of the engine: a name, and what it is started with."""
-
-    name: str
-    arguments: tuple[str, ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -227,58 +219,13 @@ def _write_comparison(found: BenchComparison, path: Path) -> None:
     write_whole(path, msgspec.json.format(msgspec.json.encode(found), indent=1) + b"\n")
 
 
-def settings_of(
-    engine: EngineChoice,
-    given: Sequence[str],
-    vary: Sequence[str] | None,
-    baseline: str | None,
-    candidates: Sequence[str] | None,
-) -> tuple[Setting, ...]:
-    """Return the settings to measure, the baseline first. Raises UsageError."""
-    asked = bool(vary or candidates or baseline)
-    if engine.launch is None:
-        if asked:
-            raise UsageError("--vary, --baseline and --candidate need --launch")
-        return (Setting("", ()),)
-    if vary and (candidates or baseline):
-        raise UsageError("give --vary, or --baseline and --candidate")
-    if not asked:
-        raise UsageError("what is to be varied? --vary max-num-seqs=16,64, or --candidate")
-    if vary:
-        choices = []
-        for text in vary:
-            name, mark, values = text.partition("=")
-            parts = [value.strip() for value in values.split(",")]
-            if not mark or not name.strip("-") or not all(parts):
-                raise UsageError(f"--vary {text}: write OPTION=A,B")
-            flag = f"--{name.strip().lstrip('-')}"
-            choices.append([(flag, value) for value in parts])
-        found = [
-            Setting(
-                ", ".join(f"{flag[2:]} {value}" for flag, value in chosen),
-                (*given, *itertools.chain.from_iterable(chosen)),
-            )
-            for chosen in itertools.product(*choices)
-        ]
-    else:
-        texts = [baseline or "", *(candidates or [])]
-        found = [Setting(text or "as given", (*given, *shlex.split(text))) for text in texts]
-    if len(found) < 2 or len({each.name for each in found}) < len(found):
-        raise UsageError("at least two settings, each once")
-    return tuple(found)
-
-
-def _slug(name: str) -> str:
-    return re.sub(r"[^A-Za-z0-9.]+", "-", name).strip("-") or "run"
-
-
 def _folder(asked: Bench, setting: Setting, many: int | None, repeat: int) -> Path | None:
     """Where a run goes: output / setting / concurrency / repeat, each where there are several."""
     if asked.output.output_dir is None:
         return None
     parts = [Path(asked.output.output_dir)]
     if len(asked.settings) > 1:
-        parts.append(Path(_slug(setting.name)))
+        parts.append(Path(slug(setting.name)))
     if many is not None:
         parts.append(Path(f"concurrency-{many}"))
     if asked.output.repeats > 1:
@@ -294,13 +241,15 @@ def _measure_and_tell(asked: Bench, trace: Trace, rules: RuleChoice, as_json: bo
         raise UsageError("--output-dir is empty")
     many = concurrencies(asked.load, asked.usual)
     shown: list[int | None] = list(many) if len(many) > 1 else [None]
-    for setting, number, repeat in itertools.product(
-        asked.settings, shown, range(asked.output.repeats)
-    ):
-        folder = _folder(asked, setting, number, repeat)
-        if folder is not None:
-            prepare_run(folder)
-    kept = _measure(asked, trace, many)
+    every = itertools.product(asked.settings, shown, range(asked.output.repeats))
+    folders = [folder for each in every if (folder := _folder(asked, *each)) is not None]
+    for folder in folders:
+        prepare_run(folder)
+    try:
+        kept = _measure(asked, trace, many)
+    except BaseException:
+        _remove_empty(folders, asked.output.output_dir)
+        raise
     runs = [each.run for each in kept.values()]
     comparisons = []
     base = None if asked.output.output_dir is None else Path(asked.output.output_dir)
@@ -310,11 +259,15 @@ def _measure_and_tell(asked: Bench, trace: Trace, rules: RuleChoice, as_json: bo
             [kept[setting.name, number, repeat].run for repeat in range(asked.output.repeats)]
             for setting in (first, other)
         ]
-        if not all(any(run.result.completed for run in side) for side in sides):
-            continue
-        stem = "comparison" if len(others) == 1 else f"comparison-{_slug(other.name)}"
+        stem = "comparison" if len(others) == 1 else f"comparison-{slug(other.name)}"
         stem += f"-concurrency-{number}" if len(many) > 1 else ""
-        comparisons.append(compare_and_keep(sides[0], sides[1], rules, base, stem, asked.seed))
+        try:
+            found = compare_and_keep(sides[0], sides[1], rules, base, stem, asked.seed)
+        except UsageError as error:
+            # The runs are there, and worth more than an error.
+            typer.echo(f"no comparison of {first.name} and {other.name}: {error}", err=True)
+        else:
+            comparisons.append(found)
     if as_json:
         results = [run.result for run in runs]
         print_json({"runs": results, "comparisons": comparisons})
@@ -322,6 +275,16 @@ def _measure_and_tell(asked: Bench, trace: Trace, rules: RuleChoice, as_json: bo
         _print(asked, list(kept.values()), comparisons)
     record_all(runs, comparisons, asked.output)
     check_errors(runs, asked.output.max_error_share)
+
+
+def _remove_empty(folders: Sequence[Path], base: str | None) -> None:
+    """Remove the folders that nothing was written to, and those that held them alone."""
+    for folder in folders:
+        for each in (folder, *folder.parents):
+            with contextlib.suppress(OSError):
+                each.rmdir()
+            if base is None or each == Path(base):
+                break
 
 
 def _measure(

@@ -198,7 +198,7 @@ class ResultChoice:
         typer.Option(
             "--sample-interval", metavar="SECONDS", help="Between looks at the gauges; 0: none."
         ),
-    ] = 0.5
+    ] = 0.25
     bench_block_size: Annotated[
         int | None,
         typer.Option(

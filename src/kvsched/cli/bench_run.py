@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import json
+import math
 import os
 import sys
 import tempfile
@@ -189,7 +191,8 @@ def plan_of(
         sample_interval_s=output.sample_interval_s,
         block_size=output.bench_block_size,
         config={
-            "request_rate": load.request_rate,
+            # JSON has no infinity.
+            "request_rate": "inf" if load.request_rate == math.inf else load.request_rate,
             "burstiness": load.burstiness,
             "sessions": load.sessions,
             "think_time_s": load.think_s,
@@ -199,14 +202,19 @@ def plan_of(
     )
 
 
+@functools.cache
 def _environment() -> dict[str, Any]:
-    from importlib import import_module
+    """The machine where kvsched runs; devices as the driver has them, for torch takes seconds."""
+    from kvsched.evidence.environment import describe_environment, driver_devices
 
-    try:
-        described = import_module("kvsched.evidence.environment").describe_environment
-    except ImportError:
-        return {}
-    found: dict[str, Any] = described(("aiohttp", "prometheus-client"))
+    found = describe_environment(("numpy", "msgspec", "prometheus-client", "uvloop"))
+    devices, why = driver_devices()
+    unknown: dict[str, str] = found["unknown"]
+    if devices:
+        found["devices"], found["driver"] = devices, devices[0]["driver"]
+        del unknown["devices"], unknown["driver"]
+    else:
+        unknown["devices"] = unknown["driver"] = why
     return found
 
 
@@ -336,19 +344,12 @@ def record_all(
     """Add runs and comparisons to the registry, where that was asked for."""
     if not output.record:
         return
-    from importlib import import_module
+    from kvsched.evidence.bench.recording import record_of_comparison, record_of_run
+    from kvsched.evidence.registry import Registry
 
-    from kvsched.evidence.bench.recording import comparison_fields, run_fields
-
-    try:
-        opened = import_module("kvsched.evidence.registry").Registry
-        made = import_module("kvsched.evidence.record_new").new_record
-    except ImportError as error:
-        raise UsageError("--record: this build has no registry of records") from error
-    fields = [run_fields(run.result, output.max_error_share) for run in runs]
     environment = runs[0].result.environment if runs else {}
-    fields += [comparison_fields(found, environment) for found in comparisons]
-    with opened(output.registry) as registry:
-        for each in fields:
-            record = registry.add(made(**each))
+    records = [record_of_run(run.result, output.max_error_share) for run in runs]
+    records += [record_of_comparison(found, environment) for found in comparisons]
+    with Registry(output.registry) as registry:
+        for record in map(registry.add, records):
             typer.echo(f"record {record.record_id}: {record.task}, {record.decision}", err=True)

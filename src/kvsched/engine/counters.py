@@ -176,9 +176,12 @@ def reset_prefix_cache(kind: EngineKind, target: Target, tries: int = 20) -> str
 
 
 class Sampler:
-    """Reads the gauges every ``interval_s`` in a thread, between `with` and its end."""
+    """Reads the gauges every ``interval_s`` in a thread, between `with` and its end.
 
-    def __init__(self, kind: EngineKind, target: Target, interval_s: float = 0.5) -> None:
+    The first time is after the first interval: at the start there is nothing to see yet.
+    """
+
+    def __init__(self, kind: EngineKind, target: Target, interval_s: float = 0.25) -> None:
         self.kind, self.target, self.interval_s = kind, target, interval_s
         self.at_s: list[float] = []
         """Seconds from the start of sampling."""
@@ -204,7 +207,8 @@ class Sampler:
         self._thread.join()
 
     def _sample(self) -> None:
-        while True:
+        wait_s = self.interval_s
+        while not self._ended.wait(wait_s):
             at = time.monotonic() - self._begun
             try:
                 found = scrape(self.target, self._names, timeout_s=max(self.interval_s, 1.0))
@@ -215,9 +219,7 @@ class Sampler:
                 self.at_s.append(at)
                 for name, ways in self.kind.gauges.items():
                     self.values[name].append(self._read(found, name, ways))
-            passed = time.monotonic() - self._begun - at
-            if self._ended.wait(max(self.interval_s - passed, 0.0)):
-                return
+            wait_s = max(self.interval_s - (time.monotonic() - self._begun - at), 0.0)
 
     def _read(self, found: Scrape, name: str, ways: tuple[str, ...]) -> float | None:
         for way in ways:

@@ -111,7 +111,7 @@ def _start(settings: LaunchSettings, command: Sequence[str], log: Path) -> subpr
     # The supervisor needs this package, the engine only what the user gave it.
     starter = [sys.executable, "-P", "-c", _FIND, package, str(settings.grace_s), str(log), "--"]
     try:
-        log.touch()
+        log.write_bytes(b"")
         return subprocess.Popen(  # noqa: S603  # this Python, and a module of ours
             [*starter, *command],
             stdin=subprocess.PIPE,

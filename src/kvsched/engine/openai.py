@@ -10,7 +10,7 @@ import asyncio
 import socket
 import ssl
 import time
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 from urllib.parse import urlsplit
@@ -267,7 +267,7 @@ class Client:
         self._key = target.api_key
         self._head = _request_head(target)
         self._addresses = _addresses(self._host, self._port)
-        self._idle: deque[_Wire] = deque()
+        self._idle: OrderedDict[_Wire, None] = OrderedDict()
         self._wires: set[_Wire] = set()
         self._opening: set[asyncio.Task[None]] = set()
         self._all_lost: asyncio.Event | None = None
@@ -307,11 +307,11 @@ class Client:
     def _idle_wire(self) -> _Wire | None:
         idle = self._idle
         oldest_s = self._loop.time() - IDLE_S
-        while idle and idle[0].idle_since < oldest_s:
-            idle.popleft().transport.abort()
+        while idle and next(iter(idle)).idle_since < oldest_s:
+            idle.popitem(last=False)[0].transport.abort()
         # The one last used, so that those that are too many grow old.
         while idle:
-            wire = idle.pop()
+            wire, _ = idle.popitem()
             if not wire.transport.is_closing():
                 return wire
         return None
@@ -341,12 +341,11 @@ class Client:
             wire.transport.abort()
             return
         wire.idle_since = self._loop.time()
-        self._idle.append(wire)
+        self._idle[wire] = None
 
     def _lost(self, wire: _Wire) -> None:
         self._wires.discard(wire)
-        if wire in self._idle:
-            self._idle.remove(wire)
+        self._idle.pop(wire, None)
         if self._all_lost is not None and not self._wires:
             self._all_lost.set()
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import http.client
 import socket
+import time
 import urllib.error
 import urllib.request
 
@@ -15,6 +16,7 @@ from kvsched.foundation.errors import KvschedError
 
 MOST_BYTES = 32 << 20
 """A longer answer is refused."""
+_AT_ONCE = 1 << 16
 
 
 class EngineSilentError(KvschedError):
@@ -35,7 +37,7 @@ def ask(
 ) -> bytes:
     """Return what the engine answers at ``path``. Raises EngineSilentError.
 
-    ``timeout_s`` is for each wait on the connection.
+    The answer has to begin within ``timeout_s``, and to be whole within as long again.
     """
     headers = dict(target.headers)
     if target.api_key:
@@ -47,7 +49,7 @@ def ask(
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with opener.open(request, timeout=timeout_s) as answer:
-            data: bytes = answer.read(most_bytes + 1)
+            data = _whole(answer, most_bytes, timeout_s)
     except urllib.error.HTTPError as error:
         with error:
             raise EngineSilentError(f"{where}: status {error.code}", error.code) from error
@@ -58,6 +60,22 @@ def ask(
     if len(data) > most_bytes:
         raise EngineSilentError(f"{where}: the answer is longer than {most_bytes:,} bytes")
     return data
+
+
+def _whole(answer: http.client.HTTPResponse, most_bytes: int, timeout_s: float) -> bytes:
+    """Read up to one byte more than ``most_bytes``; TimeoutError for who sends drop by drop."""
+    until = time.monotonic() + timeout_s
+    parts: list[bytes] = []
+    size = 0
+    while size <= most_bytes:
+        part = answer.read1(min(_AT_ONCE, most_bytes + 1 - size))
+        if not part:
+            break
+        parts.append(part)
+        size += len(part)
+        if time.monotonic() > until:
+            raise TimeoutError
+    return b"".join(parts)
 
 
 def _words(error: object) -> str:

@@ -190,7 +190,7 @@ def _check_value(value: Any, path: str, depth: int) -> None:
         raise RecordError(
             f"{path.split('.', maxsplit=1)[0]}: nested more than {MOST_DEPTH} levels deep"
         )
-    if isinstance(value, float):
+    if type(value) is float:  # NumPy's scalars are floats too, and no encoder's
         if not math.isfinite(value):
             raise RecordError(f"{path}: {value} is no number of JSON; null where not measured")
     elif isinstance(value, str):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
@@ -18,19 +18,12 @@ if TYPE_CHECKING:
 
 _PROBE = ("task", "evidence_level", "runtime", "config", "runs", "decision")
 """Fields of the course's probe report."""
+_PREFLIGHT = ("kvsched", "task", "checks", "decision")
+_OWN_PROBE = ("kvsched", "task", "runs", "fragmentation")
+"""By which reports of kvsched's own are told from a record."""
 _BENCH = ("requests", "completed", "hit_rate", "ttft_ms")
-"""By which a benchmark's result is told from a record."""
+"""The same of a benchmark's result."""
 _BENCH_FILE = "result.json"
-_PERCENTILES = ("mean", "p50", "p90", "p95", "p99")
-_LATENCIES = ("ttft_ms", "tpot_ms", "itl_ms", "latency_ms", "lag_ms")
-_RATES = (
-    "request_throughput",
-    "input_token_throughput",
-    "output_token_throughput",
-    "goodput",
-    "good_requests",
-    "fairness",
-)
 
 
 def read_source(path: str) -> tuple[bytes, str]:
@@ -72,9 +65,15 @@ def record_from(data: bytes, file: str, **said: str | None) -> Record:
             "record that corrects it"
         )
     try:
-        if "runs" in found or isinstance(found.get("decision"), dict):
+        if all(name in found for name in _PREFLIGHT):
+            record = _of_preflight(found)
+        elif all(name in found for name in _OWN_PROBE):
+            record = _of_own_probe(found)
+        elif "runs" in found or isinstance(found.get("decision"), dict):
             record = _of_probe(found)
         elif all(name in found for name in _BENCH):
+            from kvsched.evidence.record_bench import record_of_bench  # brings NumPy
+
             record = record_of_bench(_bench(found), detail=found)
         else:
             fresh = new_record(task="-", evidence_level="theoretical", status="ok")
@@ -83,6 +82,19 @@ def record_from(data: bytes, file: str, **said: str | None) -> Record:
         return sealed(record_of({**msgspec.structs.asdict(record), **changes}))
     except RecordError as error:
         raise InputError(file, str(error)) from None
+
+
+def _of_preflight(report: dict[str, Any]) -> Record:
+    from kvsched.evidence.preflight.report import Preflight, record_of
+
+    return record_of(_converted(report, Preflight, "preflight"))
+
+
+def _of_own_probe(report: dict[str, Any]) -> Record:
+    from kvsched.evidence.probe.record import record_of
+    from kvsched.evidence.probe.report import ProbeReport
+
+    return record_of(_converted(report, ProbeReport, "probe report"))
 
 
 def _of_probe(report: dict[str, Any]) -> Record:
@@ -97,6 +109,7 @@ def _of_probe(report: dict[str, Any]) -> Record:
     if not isinstance(runs, list) or not all(isinstance(run, dict) for run in runs):
         raise RecordError("runs: must be a list of objects")
     decided = report["decision"]
+    runtime, more = report["runtime"], report.get("environment")
     metrics, missing = _run_metrics(runs)
     for name in ("bytes_per_block_theoretical", "total_bytes_theoretical"):
         if name in report["config"]:
@@ -121,7 +134,7 @@ def _of_probe(report: dict[str, Any]) -> Record:
         decision=decided["decision"],
         reason=decided.get("reason", ""),
         config=report["config"],
-        environment=report["runtime"],
+        environment={**more, "runtime": runtime} if isinstance(more, dict) else runtime,
         metrics=metrics,
         missing=missing,
         detail=report,
@@ -131,14 +144,17 @@ def _of_probe(report: dict[str, Any]) -> Record:
 def _run_metrics(
     runs: list[dict[str, Any]],
 ) -> tuple[dict[str, float | int | None], dict[str, str]]:
-    """Return a report's metrics over its runs, and why those that are None are."""
+    """Return a report's metrics over its runs, and why those that are None are.
+
+    Medians; of the blocks the fewest.
+    """
     metrics: dict[str, float | int | None] = {"runs": len(runs)}
     missing: dict[str, str] = {}
     for name, of, fold in (
-        ("allocation_ms_p50", "allocation_ms", statistics.median),
+        ("allocation_ms", "allocation_ms", statistics.median),
         ("allocation_ms_max", "allocation_ms", max),
-        ("peak_memory_mb_max", "peak_memory_mb", max),
-        ("block_count_min", "block_count", min),
+        ("peak_memory_mb", "peak_memory_mb", statistics.median),
+        ("block_count", "block_count", min),
     ):
         values = [_number(run.get(of), f"runs.{at}.{of}") for at, run in enumerate(runs)]
         known = [value for value in values if value is not None]
@@ -157,88 +173,26 @@ def _number(value: Any, name: str) -> float | int | None:
     raise RecordError(f"{name}: must be a number or null, not {str(value)[:60]!r}")
 
 
-def _bench(found: dict[str, Any]) -> BenchResult:
-    from kvsched.evidence.bench.measured import BenchResult
+_Found = TypeVar("_Found")
 
-    unknown = sorted(set(found) - set(BenchResult.__struct_fields__))
+
+def _converted(found: dict[str, Any], kind: type[_Found], called: str) -> _Found:
+    """Return ``found`` as a struct of its own. Raises RecordError, the field named."""
+    unknown = sorted(set(found) - set(kind.__struct_fields__))  # type: ignore[attr-defined]
     if unknown:
-        raise RecordError(f"unknown field {unknown[0][:60]!r} in this benchmark's result")
+        raise RecordError(f"unknown field {unknown[0][:60]!r} in this {called}")
     try:
-        result = msgspec.convert(found, BenchResult)
+        return msgspec.convert(found, kind)
     except msgspec.ValidationError as error:
         fault, _, place = str(error).partition(" - at `$.")
         where = f"{place.rstrip('`')}: " if place else ""
         raise RecordError(f"{where}{fault[:1].lower()}{fault[1:]}") from None
+
+
+def _bench(found: dict[str, Any]) -> BenchResult:
+    from kvsched.evidence.bench.measured import BenchResult
+
+    result = _converted(found, BenchResult, "benchmark's result")
     if result.schema_version != 1:
         raise RecordError(f"schema_version: {result.schema_version} is not 1, the one known here")
     return result
-
-
-def record_of_bench(
-    result: BenchResult,
-    *,
-    decision: str = "pending",
-    reason: str = "",
-    detail: dict[str, Any] | None = None,
-) -> Record:
-    """Return the record of a benchmark's run, not yet sealed.
-
-    Metrics have flat names: ``ttft_ms_p50``, ``hit_rate_usage``, ``errors_timeout``, … Its moment
-    is now: when the run began is in ``detail``, which is the whole result. Without one completed
-    request its status is failed.
-    """
-    metrics, missing = _bench_metrics(result)
-    failed = result.requests - result.completed
-    ok = result.completed > 0
-    said = reason or (f"{failed:,} of {result.requests:,} requests failed" if failed else "")
-    return record_of(
-        msgspec.structs.asdict(
-            new_record(
-                task=result.task,
-                name=result.name,
-                evidence_level="real_benchmark",
-                status="ok" if ok else "failed",
-                reason=said,
-                config=result.config,
-                environment={**result.environment, "engine": result.engine},
-                workload_digest=result.workload_digest,
-                metrics=metrics,
-                missing=missing,
-                detail=msgspec.to_builtins(result) if detail is None else detail,
-            )
-        )
-        | {"decision": decision}
-    )
-
-
-def _bench_metrics(result: BenchResult) -> tuple[dict[str, float | int | None], dict[str, str]]:
-    metrics: dict[str, float | int | None] = {
-        "duration_s": result.duration_s,
-        "requests": result.requests,
-        "completed": result.completed,
-    }
-    metrics |= {f"errors_{kind}": count for kind, count in sorted(result.errors.items())}
-    missing: dict[str, str] = {}
-
-    def put(name: str, value: float | int | None, reason: str | None) -> None:
-        metrics[name] = value
-        if value is None:
-            missing[name] = reason or "the result does not say why"
-
-    for name in _LATENCIES:
-        found = getattr(result, name)
-        why = result.missing.get(name)
-        for part in _PERCENTILES:
-            put(f"{name}_{part}", None if found is None else getattr(found, part), why)
-        if name.removesuffix("_ms") in result.p999_ms or name in result.p999_ms:
-            value = result.p999_ms.get(name, result.p999_ms.get(name.removesuffix("_ms")))
-            put(f"{name}_p999", value, result.missing.get("p999_ms") or why or "below 1,000 values")
-    for name in _RATES:
-        put(name, getattr(result, name), result.missing.get(name))
-    hits = result.hit_rate
-    why = result.missing.get("hit_rate") or hits.note
-    put("hit_rate_usage", hits.usage, result.missing.get("hit_rate.usage") or why)
-    put("hit_rate_counters", hits.counters, result.missing.get("hit_rate.counters") or why)
-    put("hit_tokens_usage", hits.usage_hit_tokens, why)
-    put("hit_tokens_counters", hits.counter_hit_tokens, why)
-    return metrics, missing

@@ -21,9 +21,13 @@ KEY_METRICS = (
     "request_throughput",
     "goodput",
     "fairness",
-    "allocation_ms_p50",
-    "peak_memory_mb_max",
-    "block_count_min",
+    "bytes_per_block_measured",
+    "bytes_per_block_theoretical",
+    "deviation_share",
+    "allocation_ms",
+    "peak_memory_mb",
+    "largest_blocks",
+    "block_count",
 )
 """Named first, in this order, where a record has them."""
 SHOWN = 4

@@ -105,6 +105,8 @@ def load_line(result: BenchResult) -> str:
     how = "at the workload's times"
     if config.get("max_concurrency") is not None:
         how = f"{config['max_concurrency']} at a time"
+    elif config.get("request_rate") == "inf":
+        how = "all at once"
     elif config.get("request_rate") is not None:
         how = f"{config['request_rate']:g} a second"
     return (

@@ -71,27 +71,50 @@ def print_bench_comparison(result: BenchComparison, console: Console) -> None:
         values = f"{_plain(each.a)} → {_plain(each.b)}"
         console.print(Text(f"   {visible(each.name)}: {visible(values)}", style="dim"))
     table = Table(box=None, pad_edge=False)
-    table.add_column("")
+    table.add_column("", no_wrap=True)
     low = f"{100 * float(result.bootstrap['confidence']):g}% interval"
-    for heading in ("A", "B", "B − A", "relative", low, "distinguishable"):
+    for heading in ("A", "B", "B − A", low):
         table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("", no_wrap=True)
     for row in result.changes:
+        if row.a is None and row.b is None:
+            continue
+        ends = DASH
+        if row.low is not None and row.high is not None:
+            ends = f"{_bare(row.low, row.unit, True)} … {_bare(row.high, row.unit, True)}"
         table.add_row(
-            escape(row.name),
-            figure(row.a, row.unit),
-            figure(row.b, row.unit),
-            signed(row.difference, row.unit),
-            _relative(row),
-            _interval(row),
-            sure(row),
+            escape(_titled(row)),
+            _bare(row.a, row.unit),
+            _bare(row.b, row.unit),
+            _bare(row.difference, row.unit, True),
+            ends,
+            "~" if row.distinguishable is False else "",
         )
     console.print(table)
+    if any(row.distinguishable is False for row in result.changes):
+        console.print("~ the interval contains 0: the difference is not distinguishable")
     console.print(f"overhead: {share(result.overhead.value)}")
     for condition in result.conditions:
         console.print(Text(f"  {verdict(condition.passed)}: {visible(condition.said)}"))
     console.print(Text(visible(result.reason), style="bold"))
     for warning in result.warnings:
         console.print(Text(f"Warning: {visible(warning)}", style="yellow"))
+
+
+def _titled(row: Change) -> str:
+    """A figure's name with its unit, short."""
+    if row.unit in ("share", "requests"):
+        return row.name
+    return f"{row.name}, {'/s' if row.unit.endswith('/s') else row.unit}"
+
+
+def _bare(value: float | None, unit: str, sign: bool = False) -> str:
+    """A figure without its unit, but for a share's %."""
+    if value is None:
+        return DASH
+    mark = "" if not sign else ("+" if value >= 0 else MINUS)
+    size = abs(value) if sign else value
+    return mark + (f"{100 * size:.1f}%" if unit == "share" else f"{size:,.3g}")
 
 
 def _relative(row: Change) -> str:

@@ -256,7 +256,7 @@ def render_records(records: Sequence[Record], corrections: Corrections) -> str:
                 "standing": standing(record, corrections),
                 "superseded": record.record_id in corrections,
                 "config": brief_config(record) or DASH,
-                "line": metrics_line(record),
+                "lines": [f"{key} {number(value)}" for key, value in key_metrics(record)] or [DASH],
                 "facts": _facts(record, corrections),
                 "metrics": metric_rows(record),
                 "configuration": _leaves(record.config),

@@ -233,11 +233,15 @@ def test_other_workloads_cannot_be_compared() -> None:
 
 
 def test_settings_that_differ_are_named() -> None:
-    a = run("a", [1.0, 2.0], engine={"arguments": ["--x"], "url": "u"}, config={"n": 1})
-    b = run("b", [1.0, 2.0], engine={"arguments": ["--y"], "url": "v"}, config={"n": 1})
+    flags = ["--seqs", "4", "--same=1"]
+    a = run("a", [1.0, 2.0], engine={"arguments": flags, "url": "u"}, config={"n": 1})
+    more = {"arguments": ["--seqs", "8", "--same=1", "--new"], "url": "v"}
+    b = run("b", [1.0, 2.0], engine=more, config={"n": 2})
     found = compare_runs([a], [b], bootstrap=FEW)
     assert [(each.name, each.a, each.b) for each in found.differences] == [
-        ("engine.arguments", ["--x"], ["--y"])
+        ("config.n", 1, 2),
+        ("engine.arguments.--new", None, "given"),
+        ("engine.arguments.--seqs", "4", "8"),
     ]
 
 
@@ -256,3 +260,15 @@ def test_requests_that_failed_on_a_side_are_left_out_of_both() -> None:
     nobody = tuple(failed(at) for at in range(3))
     with pytest.raises(UsageError, match="nothing to compare"):
         compare_runs([a], [dataclasses.replace(a, result=result(list(nobody)), outcomes=nobody)])
+
+
+@pytest.mark.parametrize(("samples", "measured"), [(9, False), (10, True)])
+def test_a_few_samples_are_no_utilisation(samples: int, measured: bool) -> None:
+    from kvsched.serve.distribution import distribution
+
+    gauges = {"running": distribution(np.full(samples, 2.0))}
+    one, other = (run(name, [1.0, 2.0], gauges=gauges) for name in "ab")
+    found = compare_runs([one], [other], bootstrap=FEW)
+    running = {each.name: each for each in found.changes}["running requests"]
+    assert (running.a == 2.0) == measured
+    assert (running.a is None) != measured

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from bench_results import NOTHING_SAID, failed, outcome
@@ -74,6 +76,46 @@ def test_nothing_measured_is_none_with_a_reason() -> None:
     assert {"gauges.running", "gauges.waiting", "gauges.kv_use"} <= set(found.missing)
     assert found.values["hit_rate"].usage is None
     assert found.missing["hit_rate"]
+
+
+def unexplained(found: Any) -> list[str]:
+    """Fields that are None without a reason."""
+    lacking = []
+    for name, value in found.values.items():
+        inner = value if isinstance(value, dict) else {}
+        nothing = [f"{name}.{key}" for key, each in inner.items() if each is None]
+        if name == "counters":
+            nothing = [f"{name}.{key}" for key, row in inner.items() if row["delta"] is None]
+        if value is None:
+            nothing.append(name)
+        if name == "hit_rate" and (value.usage is None or value.counters is None):
+            nothing.append(name)
+        lacking += [each for each in nothing if not found.missing.get(each)]
+    return lacking
+
+
+@pytest.mark.parametrize(
+    "outcomes",
+    [
+        [],
+        [failed(0)],
+        [failed(0, sent_s=None)],
+        [outcome(0, tokens=1)],
+        [outcome(0, cached=None)],
+        [outcome(0), failed(1)],
+    ],
+    ids=["none", "failed", "unsent", "one token", "silent", "mixed"],
+)
+def test_every_none_has_its_reason(outcomes: Any) -> None:
+    fell = Growth(
+        {"vllm:prefix_cache_hits": {"before": 2.0, "after": 1.0, "delta": None}},
+        {"vllm:prefix_cache_hits": "began anew"},
+    )
+    for heard in (NOTHING_SAID, EngineSaid(VLLM, fell, {}), said(0, 0, 0), said(32, 64, 1)):
+        found = numbers(outcomes, NO_OBJECTIVE, heard)
+        assert unexplained(found) == []
+        found.missing.clear()
+        assert unexplained(found)
 
 
 def test_the_999th_needs_a_thousand() -> None:

@@ -22,6 +22,7 @@ from kvsched.evidence.bench.decide import (
     Decision,
     Overhead,
     Rules,
+    Verdict,
     decide_prefix_cache,
     decide_scheduler,
 )
@@ -34,6 +35,8 @@ Float64s = NDArray[np.float64]
 
 LEAST_MISSES = 20
 """Requests without a hit, from which their TTFT counts as overhead."""
+LEAST_SAMPLES = 10
+"""Of a gauge, from which its mean counts as measured."""
 RULES_OF = {"prefix-cache": "prefix-cache", "scheduler": "scheduler", "replay": "scheduler"}
 _IGNORED = ("url", "port", "pid", "command", "log", "repeat", "started_at")
 DEFINITIONS = {
@@ -45,7 +48,8 @@ DEFINITIONS = {
     "overhead": "the larger of the relative rise of the median TPOT and, where at least "
     f"{LEAST_MISSES} requests hit nothing on either side, that of their median TTFT",
     "hit rate": "cached prompt tokens over prompt tokens by usage, else by the engine's counters",
-    "running requests": "mean of the engine's gauge while the load was sent: its utilization",
+    "running requests": "mean of the engine's gauge while the load was sent, from "
+    f"{LEAST_SAMPLES} samples on: its utilisation",
     "fairness": "max(0, 1 − (longest − shortest)/max(mean, 1 s)) of the times to the first token",
 }
 
@@ -97,7 +101,7 @@ class BenchComparison(msgspec.Struct, frozen=True, kw_only=True):
     overhead: Overhead
     rules: Rules
     bootstrap: dict[str, Any]
-    decision: str
+    decision: Verdict
     reason: str
     conditions: tuple[Any, ...]
     definitions: dict[str, str]
@@ -253,7 +257,7 @@ def _hit_rate(result: BenchResult) -> float | None:
 
 def _running(result: BenchResult) -> float | None:
     found = result.gauges.get("running")
-    return None if found is None else found.mean
+    return None if found is None or found.count < LEAST_SAMPLES else found.mean
 
 
 _OF_RUNS: tuple[tuple[str, str, Any], ...] = (
@@ -336,6 +340,8 @@ def _flat(result: BenchResult) -> dict[str, Any]:
     found: dict[str, Any] = {}
 
     def walk(path: str, value: Any) -> None:
+        if path == "engine.arguments" and isinstance(value, list | tuple):
+            value = _flags([str(each) for each in value])
         if isinstance(value, Mapping):
             for name, inner in value.items():
                 if name not in _IGNORED:
@@ -346,6 +352,19 @@ def _flat(result: BenchResult) -> dict[str, Any]:
     walk("config", result.config)
     walk("engine", result.engine)
     walk("environment", result.environment)
+    return found
+
+
+def _flags(arguments: Sequence[str]) -> dict[str, str]:
+    """Options and their values; an option without one is ``given``."""
+    found: dict[str, str] = {}
+    last = ""
+    for each in arguments:
+        if each.startswith("--"):
+            last, mark, value = each.partition("=")
+            found[last] = value if mark else "given"
+        else:
+            found[last] = each if found.get(last, "given") == "given" else f"{found[last]} {each}"
     return found
 
 

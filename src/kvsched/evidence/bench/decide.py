@@ -109,8 +109,8 @@ def decide_prefix_cache(
 def decide_scheduler(changes: Mapping[str, Change], rules: Rules) -> Decision:
     """Accept where TTFT falls, TPOT does not rise, throughput gains enough and fairness holds.
 
-    Tune where throughput and utilization do not fall, else reject; pending where it hangs on what
-    was not measured. Utilization is the mean number of running requests.
+    Tune where throughput and utilisation do not fall, else reject; pending where it hangs on what
+    was not measured. Utilisation is the mean number of running requests.
     """
     throughput, running = changes["output throughput"], changes["running requests"]
     needed = (
@@ -121,7 +121,7 @@ def decide_scheduler(changes: Mapping[str, Change], rules: Rules) -> Decision:
     )
     kept = (
         _not_down("throughput does not fall", throughput, rules.max_throughput_fall, rules),
-        _not_down("utilization does not fall", running, rules.max_utilization_fall, rules),
+        _not_down("utilisation does not fall", running, rules.max_utilization_fall, rules),
     )
     conditions = (*needed, *kept)
     passed = [each.passed for each in needed]
@@ -193,13 +193,19 @@ def _not_down(
 def _overhead(found: Overhead, rules: Rules) -> Condition:
     name = "overhead"
     if found.value is None:
-        return Condition(name=name, passed=None, said="the overhead was not measured")
+        return Condition(
+            name=name,
+            passed=None,
+            said="the overhead was not measured (no TPOT on both sides, or A's median is 0: its "
+            "tokens came together)",
+        )
     said = f"overhead {_size(found.value)} where at most {_size(rules.max_overhead)} is allowed"
     return Condition(name=name, passed=found.value <= rules.max_overhead, said=said)
 
 
 def _unknown(name: str, change: Change) -> Condition:
-    return Condition(name=name, passed=None, said=f"{change.name} was not measured on both sides")
+    why = "of A is 0" if change.a == 0 else "was not measured on both sides"
+    return Condition(name=name, passed=None, said=f"{change.name} {why}")
 
 
 def _by_chance(change: Change, rules: Rules) -> bool:

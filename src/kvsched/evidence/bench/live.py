@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +23,9 @@ from kvsched.engine.launch import LaunchSettings, Running, launched
 from kvsched.engine.target import Target
 from kvsched.evidence.bench.workload import BenchWorkload
 from kvsched.foundation.errors import KvschedError, UsageError
+
+SECRET = re.compile("KEY|TOKEN|SECRET|PASSWORD", re.IGNORECASE)
+"""Names of variables whose values are in no result."""
 
 
 @dataclass(frozen=True)
@@ -102,6 +106,10 @@ def started(
         found = connect(running.url, name, api_key, running)
         found.facts["arguments"] = flags
         found.facts["launched"] = True
+        found.facts["env"] = {
+            name: "(not shown)" if SECRET.search(name) else value
+            for name, value in settings.environment.items()
+        }
         yield found
 
 

@@ -103,8 +103,8 @@ def _send_here(
 ) -> None:
     async def send() -> None:
         sender = Sender(part, target, settings, finished)
-        sender.prepare()
         with _interruptible(sender):
+            sender.prepare()
             await sender.run(time.perf_counter())
 
     with asyncio.Runner(loop_factory=new_event_loop) as runner:

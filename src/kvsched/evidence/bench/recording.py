@@ -8,121 +8,53 @@ import msgspec
 
 from kvsched.evidence.bench.compare import BenchComparison
 from kvsched.evidence.bench.measured import BenchResult
-from kvsched.serve.distribution import Distribution
-
-_PARTS = ("mean", "p50", "p90", "p99")
-
-
-def run_metrics(result: BenchResult) -> dict[str, float | int | None]:
-    """Return a run's numbers by name, the unit in it; None where not measured."""
-    found: dict[str, float | int | None] = {
-        "requests": result.requests,
-        "completed": result.completed,
-        "duration_s": result.duration_s,
-    }
-    for name in ("ttft_ms", "tpot_ms", "itl_ms", "latency_ms", "lag_ms"):
-        value: Distribution | None = getattr(result, name)
-        for part in _PARTS:
-            key = f"{name.removesuffix('_ms')}_{part}_ms"
-            found[key] = None if value is None else getattr(value, part)
-    found |= {f"{name}_p999_ms": value for name, value in result.p999_ms.items()}
-    return found | {
-        "requests_per_s": result.request_throughput,
-        "input_tokens_per_s": result.input_token_throughput,
-        "output_tokens_per_s": result.output_token_throughput,
-        "goodput_per_s": result.goodput,
-        "hit_rate_usage": result.hit_rate.usage,
-        "hit_rate_counters": result.hit_rate.counters,
-        "fairness": result.fairness,
-        **{
-            f"{name}_mean": None if value is None else value.mean
-            for name, value in result.gauges.items()
-        },
-    }
+from kvsched.evidence.record import Record
+from kvsched.evidence.record_bench import record_of_bench
+from kvsched.evidence.record_new import new_record
 
 
-_WHY = {
-    "requests_per_s": "request_throughput",
-    "input_tokens_per_s": "input_token_throughput",
-    "output_tokens_per_s": "output_token_throughput",
-    "goodput_per_s": "goodput",
-}
+def record_of_run(result: BenchResult, max_error_share: float) -> Record:
+    """Return the record of a run: failed where more than that share of its requests failed.
 
-
-def _missing(result: BenchResult, metrics: dict[str, float | int | None]) -> dict[str, str]:
-    """Why each metric that is None is."""
-    found = {}
-    for name, value in metrics.items():
-        if value is not None:
-            continue
-        bare = name.removesuffix("_ms")
-        head = bare.rpartition("_")[0]
-        candidates = (
-            _WHY.get(name, name),
-            f"{head}_ms",
-            f"p999_ms.{head}",
-            f"gauges.{head}",
-            "hit_rate" if name.startswith("hit_rate") else "",
-        )
-        said = [result.missing[each] for each in candidates if each in result.missing]
-        found[name] = said[0] if said else (result.hit_rate.note or "not measured")
+    Its decision is pending: one setting alone decides nothing.
+    """
+    found = record_of_bench(result)
+    failed = result.requests - result.completed
+    if failed > max_error_share * result.requests:
+        return msgspec.structs.replace(found, status="failed")
     return found
 
 
-def run_fields(result: BenchResult, max_error_share: float) -> dict[str, Any]:
-    """Return what `new_record` takes of a run."""
-    metrics = run_metrics(result)
-    failed = result.requests - result.completed
-    ok = failed <= max_error_share * result.requests
-    return {
-        "task": result.task,
-        "name": result.name,
-        "evidence_level": "real_benchmark",
-        "status": "ok" if ok else "failed",
-        "decision": "pending",
-        "reason": "one setting alone decides nothing"
-        if ok
-        else f"{failed:,} of {result.requests:,} requests failed",
-        "config": {**result.config, "engine": result.engine},
-        "environment": result.environment,
-        "workload_digest": result.workload_digest,
-        "metrics": metrics,
-        "missing": _missing(result, metrics),
-        "detail": msgspec.to_builtins(result),
-    }
-
-
-def comparison_fields(found: BenchComparison, environment: dict[str, Any]) -> dict[str, Any]:
-    """Return what `new_record` takes of a comparison."""
+def record_of_comparison(found: BenchComparison, environment: dict[str, Any]) -> Record:
+    """Return the record of a comparison, with its decision; metrics of both sides and changes."""
     metrics: dict[str, float | int | None] = {}
     missing: dict[str, str] = {}
     for change in found.changes:
-        key = f"{change.name}_{change.unit}".replace(" ", "_").replace("/", "_per_").lower()
-        metrics |= {f"{key}_a": change.a, f"{key}_b": change.b, f"{key}_change": change.difference}
-        missing |= {
-            name: "not measured on that side"
-            for name in (f"{key}_a", f"{key}_b", f"{key}_change")
-            if metrics[name] is None
-        }
+        key = f"{change.name}_{change.unit}".replace("/", "_per_").replace(" ", "_").lower()
+        values = {"a": change.a, "b": change.b, "change": change.difference}
+        for side, value in values.items():
+            metrics[f"{key}_{side}"] = value
+            if value is None:
+                missing[f"{key}_{side}"] = "not measured on both sides"
     metrics["overhead"] = found.overhead.value
     if found.overhead.value is None:
-        missing["overhead"] = "no request had a second token on both sides"
-    return {
-        "task": found.task,
-        "name": f"{found.a.name} → {found.b.name}",
-        "evidence_level": "real_benchmark",
-        "status": "ok",
-        "decision": found.decision,
-        "reason": found.reason,
-        "config": {
+        missing["overhead"] = "no TPOT on both sides, or a median of 0"
+    return new_record(
+        task=found.task,
+        name=f"{found.a.name} → {found.b.name}",
+        evidence_level="real_benchmark",
+        status="ok",
+        decision=found.decision,
+        reason=found.reason,
+        config={
             "a": {**found.a.config, "engine": found.a.engine},
             "b": {**found.b.config, "engine": found.b.engine},
             "rules": msgspec.to_builtins(found.rules),
             "bootstrap": found.bootstrap,
         },
-        "environment": environment,
-        "workload_digest": found.workload_digest,
-        "metrics": metrics,
-        "missing": missing,
-        "detail": msgspec.to_builtins(found),
-    }
+        environment=environment,
+        workload_digest=found.workload_digest,
+        metrics=metrics,
+        missing=missing,
+        detail=msgspec.to_builtins(found),
+    )

@@ -19,6 +19,7 @@ from kvsched.engine.counters import (
     wanted_names,
 )
 from kvsched.engine.metrics_text import Scrape
+from kvsched.engine.openai_accepted import accepted_fields
 from kvsched.evidence.bench.live import LiveEngine, check_fits
 from kvsched.evidence.bench.load import run_load
 from kvsched.evidence.bench.load_settings import LoadSettings
@@ -49,7 +50,7 @@ class RunPlan:
     """Requests before the run, which share no prefix with it and are not counted."""
     seed: int = 0
     objective: BenchObjective = field(default_factory=BenchObjective)
-    sample_interval_s: float = 0.5
+    sample_interval_s: float = 0.25
     block_size: int | None = None
     """Of the workload's trace; None for the engine's."""
     config: dict[str, Any] = field(default_factory=dict)
@@ -83,12 +84,15 @@ def measure(
 ) -> Measured:
     """Send ``workload`` once and return what was measured.
 
-    Before it the warm-up is sent and the prefix cache emptied; where it cannot be, a warning says
-    so. Raises UsageError where requests are longer than the engine takes; what goes wrong with
-    requests is an outcome. ``repeat`` counts the runs on this engine from 0.
+    Before it one small request shows what the engine takes (`accepted_fields`), the warm-up is
+    sent and the prefix cache emptied; where that cannot be, a warning says so. Raises UsageError
+    where requests are longer than the engine takes, and KvschedError where it does not answer the
+    first one well; what goes wrong with the others is an outcome. ``repeat`` counts the runs on
+    this engine from 0.
     """
     check_fits(workload, engine)
-    warnings = _prepare(workload, engine, plan, report, repeat)
+    plan, warnings = _accepted(engine, plan)
+    warnings += _prepare(workload, engine, plan, report, repeat)
     started_at = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     before = _scrape(engine)
     outcomes, sampler = _send(workload, engine, plan, report)
@@ -123,6 +127,15 @@ def measure(
     if sampler is not None:
         samples = {"at_s": list(sampler.at_s), **sampler.values}
     return Measured(result, tuple(outcomes), trace, samples)
+
+
+def _accepted(engine: LiveEngine, plan: RunPlan) -> tuple[RunPlan, list[str]]:
+    """Leave out of requests what the engine refuses; what the user gave stays. Return warnings."""
+    asked = plan.load.extra_body
+    found = accepted_fields(engine.target, extra_body=asked, timeout_s=plan.load.timeout_s)
+    body = {**found.extra_body, **asked}
+    load = dataclasses.replace(plan.load, extra_body=body)
+    return dataclasses.replace(plan, load=load), list(found.notes)
 
 
 def _prepare(
@@ -205,9 +218,8 @@ def _said(
     if sampler is None:
         why = "the engine has no metrics" if engine.kind is None else "nothing was sampled"
         return EngineSaid(engine.kind, found, {}, why)
-    return EngineSaid(
-        engine.kind, found, sampler.values, "" if sampler.at_s else sampler.last_failure
-    )
+    why = "" if sampler.at_s else sampler.last_failure or "the run ended before the first sample"
+    return EngineSaid(engine.kind, found, sampler.values, why)
 
 
 def _config(plan: RunPlan) -> dict[str, Any]:

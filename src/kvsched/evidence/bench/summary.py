@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from kvsched.engine.counters import Growth
 from kvsched.engine.kinds.base import EngineKind
+from kvsched.evidence.bench.load_lag import lag_facts
 from kvsched.evidence.bench.measured import HitRate, RequestOutcome
 from kvsched.serve.distribution import Distribution, distribution
 from kvsched.serve.fairness import course_fairness
@@ -20,8 +21,6 @@ from kvsched.serve.fairness import course_fairness
 Float64s = NDArray[np.float64]
 
 LEAST_FOR_P999 = 1_000
-LAG_LIMIT_MS = 10.0
-"""A 99th percentile of the lag above this is told."""
 
 
 @dataclass(frozen=True)
@@ -50,15 +49,17 @@ def per_request(outcomes: Sequence[RequestOutcome]) -> dict[str, Float64s]:
     """Return ttft_ms, tpot_ms, latency_ms (R,) of completed requests and lag_ms; NaN where none.
 
     The time to the first token and the latency are from the sending (of the last attempt, where
-    one was refused with 429); the lag is from when the request was due to that sending. The time
-    per output token is the time from the first token to the last over the tokens but one.
+    one was refused with 429); the lag is from when the request was due to its sending, of those
+    that were sent once. The time per output token is the time from the first token to the last
+    over the tokens but one.
     """
     found = {name: np.full(len(outcomes), np.nan) for name in _COLUMNS}
     for at, one in enumerate(outcomes):
         sent = one.sent_s
         if sent is None:
             continue
-        found["lag_ms"][at] = 1e3 * (sent - one.due_s)
+        if one.attempts == 1:
+            found["lag_ms"][at] = 1e3 * (sent - one.due_s)
         if one.error is not None or one.first_token_s is None:
             continue
         found["ttft_ms"][at] = 1e3 * (one.first_token_s - sent)
@@ -214,7 +215,7 @@ def numbers(
         "gauges": _gauges(said, missing),
         "fairness": _fairness(columns, missing),
     }
-    return Numbers(values, missing, tuple(_warnings(outcomes, distributions, hits, said)))
+    return Numbers(values, missing, tuple(_warnings(outcomes, hits, said)))
 
 
 def _p999(
@@ -299,22 +300,14 @@ def _fairness(columns: dict[str, Float64s], missing: dict[str, str]) -> float | 
     return found
 
 
-def _warnings(
-    outcomes: Sequence[RequestOutcome],
-    found: dict[str, Distribution | None],
-    hits: HitRate,
-    said: EngineSaid,
-) -> list[str]:
+def _warnings(outcomes: Sequence[RequestOutcome], hits: HitRate, said: EngineSaid) -> list[str]:
     told = []
     failed = [one for one in outcomes if one.error is not None]
     if failed:
         told.append(f"{len(failed):,} of {len(outcomes):,} requests failed")
-    lag = found["lag_ms"]
-    if lag is not None and lag.p99 > LAG_LIMIT_MS:
-        told.append(
-            f"the load generator fell behind: 1% of the requests were sent over {lag.p99:,.1f} ms "
-            "after they were due (take more --workers, or fewer requests a second)"
-        )
+    lag = lag_facts(outcomes)
+    if lag is not None and lag.warning is not None:
+        told.append(lag.warning)
     if hits.agree is False:
         told.append(f"hit tokens differ: {hits.note}")
     done = [one for one in outcomes if one.error is None]
