@@ -39,11 +39,13 @@ def machine(environment: dict[str, Any]) -> list[str]:
     cpu, memory = environment.get("cpu") or {}, environment.get("memory") or {}
     system, python = environment.get("machine") or {}, environment.get("python") or {}
     total = memory.get("total_bytes")
+    if not cpu:
+        return ["The machine is not described.", ""]
     facts = [
         ("processor", f"{cpu.get('model')}, {cpu.get('usable')} cores usable"),
         ("memory", "–" if not total else f"{total / 2**30:.0f} GiB"),
         ("system", f"{system.get('system')} {system.get('release')}, {system.get('architecture')}"),
-        ("client's Python", str(python.get("version"))),
+        ("Python of the client", str(python.get("version"))),
     ]
     return table(("machine", ""), facts)
 
@@ -84,7 +86,7 @@ def workload(path: Path) -> str:
 def calibration(folder: Path) -> list[str]:
     """Return predictions against measurements."""
     found = read(folder / "calibration.json")
-    lines = [f"{sentence}" for sentence in found["sentences"]]
+    lines = [f"- {sentence}" for sentence in found["sentences"]]
     lines.append("")
     rows = []
     for run in found["runs"]:

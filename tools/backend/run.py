@@ -17,6 +17,7 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from random import Random
 
 from page import write_page
 
@@ -37,8 +38,10 @@ BLOCK = 32
 """Tokens; the smallest that vLLM takes on a processor."""
 SCALE = "1/16"
 """Of the trace's blocks of 512 tokens: then they are the engine's."""
-REQUESTS = "6400:6520"
+REQUESTS = "6400:6560"
 """Of the conversation trace, in time order."""
+PREFIXES, PREFIX_BLOCKS, SHARING = 8, 16, 64
+"""Prefixes of so many blocks, and requests that begin with one of them."""
 ENGINE = (
     "--load-format", "dummy", "--skip-tokenizer-init", "--enforce-eager", "--dtype", "float32",
     "--block-size", str(BLOCK), "--num-gpu-blocks-override", "4001", "--max-model-len", "3072",
@@ -106,26 +109,55 @@ def bench(place: Place, task: str, name: str, *options: str, engine: tuple[str, 
     )  # fmt: skip
 
 
-def prepare(place: Place) -> tuple[str, ...]:
-    """Empty the folder, make the model; return the options of the conversation's slice."""
+def shared_prefixes(path: Path) -> None:
+    """Write requests that share prefixes: Mooncake rows of the engine's blocks, from a seed.
+
+    Tails and answers are of different lengths: with equal ones all requests that run would end in
+    one step, and the next come at once, as no traffic does.
+    """
+    random = Random(1)
+    rows = []
+    for at in range(SHARING):
+        tail = random.randrange(BLOCK, 8 * BLOCK)
+        first = 1000 * (1 + random.randrange(PREFIXES))
+        own = 1_000_000 * (at + 1)
+        ids = [first + block for block in range(PREFIX_BLOCKS)]
+        ids += [own + block for block in range(-(-tail // BLOCK))]
+        row = {
+            "timestamp": 100 * at,
+            "input_length": PREFIX_BLOCKS * BLOCK + tail,
+            "output_length": random.randrange(8, 33),
+            "hash_ids": ids,
+        }
+        rows.append(json.dumps(row) + "\n")
+    path.write_text("".join(rows), encoding="utf-8")
+
+
+def prepare(place: Place) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Empty the folder, make the model and both workloads; return the options that name them."""
     if place.folder.exists():
         if any(place.folder.iterdir()) and not (place.model / "config.json").exists():
             raise SystemExit(f"{place.folder}: is not empty, and was not made by this script")
         shutil.rmtree(place.folder)
     place.model.mkdir(parents=True)
     (place.model / "config.json").write_text(json.dumps(MODEL, indent=1), encoding="utf-8")
+    rows, shared = place.folder / "shared-prefixes.jsonl", place.folder / "shared-prefixes.kvtrace"
+    shared_prefixes(rows)
+    kvsched("trace", "convert", rows, "--block-size", str(BLOCK), "--output", shared)
+    sharing = ("--trace", str(shared))
     if place.trace is None:
         print("no conversation trace here: a generated workload stands in for it", flush=True)
-        return ("--trace", "preset:chat", "--limit", "120", "--max-prompt-tokens", "1536")
+        return sharing, ("--trace", "preset:chat", "--limit", "160", "--max-prompt-tokens", "1536")
     part = place.folder / "conversation.kvtrace"
     kvsched("trace", "slice", place.trace, "--requests", REQUESTS, "--output", part)
-    return ("--trace", str(part), "--scale", SCALE, "--output-scale", SCALE)
+    return sharing, ("--trace", str(part), "--scale", SCALE, "--output-scale", SCALE)
 
 
 def measure(place: Place) -> None:
     """Run every benchmark: two workloads with prefix caching off and on, and scheduler settings."""
-    conversation = (*prepare(place), "--max-model-len", "3072", "--max-output-tokens", "48")
-    bench(place, "prefix-cache", "shared-prefix", "--concurrency", "1,4,16", engine=USUAL)
+    sharing, talks = prepare(place)
+    conversation = (*talks, "--max-model-len", "3072", "--max-output-tokens", "48")
+    bench(place, "prefix-cache", "shared-prefix", *sharing, "--concurrency", "1,4,16", engine=USUAL)
     bench(
         place, "prefix-cache", "conversation", *conversation, "--concurrency", "1,4,16",
         engine=USUAL,

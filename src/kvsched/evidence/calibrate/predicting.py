@@ -14,7 +14,6 @@ from kvsched.serve.simulate import simulate
 from kvsched.serve.step_time import Band, StepTime
 from kvsched.trace.model import Float64s, Int64s
 
-
 APART_S = 1e-4
 """A client sends after it has seen an answer's end, so its request misses the step that begins
 then. Clients whose answers end in one step send at one moment, and a server's front takes one
