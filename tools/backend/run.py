@@ -12,6 +12,7 @@ import argparse
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -83,7 +84,8 @@ class Place:
 def kvsched(*arguments: str | Path) -> None:
     """Run a command of kvsched's as a user would; its output is shown. Raises SystemExit.
 
-    An interruption reaches it too; it is waited for, since it stops the engine.
+    An interruption reaches it too, and a request to end is passed on; it is waited for, since it
+    stops the engine.
     """
     command = [sys.executable, "-m", "kvsched", *map(str, arguments)]
     print("$ kvsched", " ".join(map(str, arguments)), flush=True)
@@ -94,6 +96,11 @@ def kvsched(*arguments: str | Path) -> None:
         except KeyboardInterrupt:
             process.wait()
             raise SystemExit(130) from None
+        except SystemExit:
+            # Asked to end: that reached this process alone.
+            process.send_signal(signal.SIGINT)
+            process.wait()
+            raise
     print(f"# {time.monotonic() - started:.0f} s, exit {status}\n", flush=True)
     if status:
         raise SystemExit(status)
@@ -207,6 +214,7 @@ def main() -> None:
     # Not resolved: the environment's Python is a link.
     python = Path(os.path.abspath(asked.engine_python))  # noqa: PTH100  # resolve() leaves it
     place = Place(asked.folder.resolve(), python, asked.trace)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     started = time.monotonic()
     if not asked.judge_only:
         measure(place)
