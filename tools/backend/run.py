@@ -98,7 +98,7 @@ def kvsched(*arguments: str | Path) -> None:
             raise SystemExit(130) from None
         except SystemExit:
             # Asked to end: that reached this process alone.
-            process.send_signal(signal.SIGINT)
+            process.terminate()
             process.wait()
             raise
     print(f"# {time.monotonic() - started:.0f} s, exit {status}\n", flush=True)
