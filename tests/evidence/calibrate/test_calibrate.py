@@ -134,6 +134,9 @@ def test_another_workload_is_refused() -> None:
     pieces = [msgspec.structs.replace(told[0], token_s=told[0].token_s[:-1]), *outcomes[1:]]
     with pytest.raises(UsageError, match="how many tokens each piece has"):
         run_of(trace, pieces)
+    counts = (2, 0, *outcomes[0].token_counts[2:])
+    with pytest.raises(UsageError, match="how many tokens each piece has"):
+        run_of(trace, [msgspec.structs.replace(outcomes[0], token_counts=counts), *outcomes[1:]])
     failed = [msgspec.structs.replace(each, error="reset") for each in outcomes[:7]]
     with pytest.raises(UsageError, match="7 of 60 requests failed"):
         run_of(trace, failed + outcomes[7:])

@@ -162,8 +162,10 @@ def _check(name: str, each: RequestOutcome, trace: Trace) -> None:
             f"{where}: the workload has {sent:,} prompt tokens, the run sent "
             f"{each.sent_prompt_tokens:,} and the engine counted {told}: another workload"
         )
-    tokens = sum(each.token_counts) if each.token_counts else len(each.token_s)
-    if tokens != each.asked_output_tokens:
+    counts = each.token_counts or (1,) * len(each.token_s)
+    tokens = sum(counts)
+    whole = len(counts) == len(each.token_s) and min(counts, default=0) > 0
+    if tokens != each.asked_output_tokens or not whole:
         raise UsageError(
             f"{where}: pieces bring {tokens:,} tokens of {each.asked_output_tokens:,}; "
             "calibration needs an engine that says how many tokens each piece has"
