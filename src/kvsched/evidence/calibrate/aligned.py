@@ -31,8 +31,6 @@ class Step:
     """Requests whose first token it brought, in the order in which they were sent."""
     regular: bool = True
     """Whether all requests that ran got exactly one token, in time."""
-    apart_s: float = 0.0
-    """Median distance of its tokens' moments from its end."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +101,6 @@ def align(run: Observed) -> Aligned:
         step.end_s = float(np.median(moments)) if moments else float(centre)
         if steps and step.end_s - steps[-1].end_s < BURST * usual_s:
             step.regular = False
-        step.apart_s = float(np.median(np.abs(np.array(moments) - step.end_s))) if moments else 0.0
         steps.append(step)
         before = limit
     return Aligned(steps, sum(not step.regular for step in steps))
