@@ -17,6 +17,9 @@ from kvsched.evidence.bench.workload import BenchWorkload
 
 MODEL = "fake-model"
 
+# uvloop keeps a pipe for signals from its first loop on, to the process's end.
+new_event_loop().close()
+
 
 def workload(
     count: int,

@@ -7,11 +7,13 @@ kept and used again. Works with asyncio's loop and with uvloop's. Proxies are no
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import ssl
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, cast
 from urllib.parse import urlsplit
 
@@ -302,7 +304,9 @@ class Client:
         for wire in list(self._wires):
             wire.transport.abort()
         if self._wires:
-            await self._all_lost.wait()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(GRACE_S):
+                    await self._all_lost.wait()
 
     def _idle_wire(self) -> _Wire | None:
         idle = self._idle
@@ -319,16 +323,22 @@ class Client:
     async def _new_wire(self) -> _Wire:
         fault: OSError | None = None
         for address in list(self._addresses):
+            wire = _Wire(self)
             try:
-                _, wire = await self._loop.create_connection(
-                    lambda: _Wire(self),
+                await self._loop.create_connection(
+                    partial(_same, wire),
                     address,
                     self._port,
                     ssl=self._tls,
                     server_hostname=self._host if self._tls else None,
                 )
             except OSError as error:
+                self._lost(wire)
                 fault = error
+            except asyncio.CancelledError:
+                # uvloop 0.23 does not tell a protocol that was given up in mid-handshake.
+                self._lost(wire)
+                raise
             else:
                 if address != self._addresses[0]:
                     self._addresses.remove(address)
@@ -351,6 +361,10 @@ class Client:
 
     def _without_key(self, text: str) -> str:
         return text.replace(self._key, "***") if self._key else text
+
+
+def _same(wire: _Wire) -> _Wire:
+    return wire
 
 
 def _request_head(target: Target) -> bytes:

@@ -152,7 +152,7 @@ class Sender:
     def _broken(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """A callback raised: end the run with it, which would wait for ever for its request."""
         error = context.get("exception")
-        if isinstance(error, OSError):
+        if isinstance(error, OSError) or context["message"].startswith("Fatal error on SSL"):
             return  # of a connection, which its call is told of
         if isinstance(error, Exception):
             self._bug = self._bug or error
