@@ -15,8 +15,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from kvsched.engine.openai import Call, Client, completion_fields
+from kvsched.engine.openai import Call, Client
 from kvsched.engine.openai_answer import Answer, Fault
+from kvsched.engine.openai_request import completion_fields
 from kvsched.engine.target import Target
 from kvsched.evidence.bench.load_settings import FIRST_RETRY_S, INTERRUPTED, LoadSettings
 from kvsched.evidence.bench.measured import RequestOutcome
