@@ -361,7 +361,7 @@ def _retry_after_s(text: str | None) -> float | None:
     if text.isascii() and text.isdigit():
         return float(text[:18])
     try:
-        moment = email.utils.parsedate_to_datetime(text)
-    except ValueError:
+        moment_s = email.utils.parsedate_to_datetime(text).timestamp()
+    except (ValueError, OverflowError):
         return None
-    return max(0.0, moment.timestamp() - time.time())
+    return max(0.0, moment_s - time.time())
