@@ -51,6 +51,7 @@ TABLES = {
 BENCHMARKS = {name: module for table in TABLES.values() for name, module in table.items()} | {
     "sampling-memory": "sampling_memory",
     "live-memory": "live_memory",
+    "load": "load",
     "live-soak": "live_soak",
     "serve-agreement": "serve_agreement",
 }
