@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from kvsched.cli import (
+    bench,
     catalog,
     curve,
     lesson,
@@ -31,6 +32,7 @@ app = typer.Typer(
 )
 app.add_typer(trace.app, name="trace")
 app.add_typer(lesson.app, name="lesson")
+app.add_typer(bench.app, name="bench")
 app.add_typer(records.app, name="records")
 app.command("replay")(replay.command)
 app.command("curve")(curve.command)

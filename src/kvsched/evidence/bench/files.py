@@ -1,0 +1,143 @@
+"""A run's folder: written whole or not at all, and read back."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from kvsched.evidence.bench.compare import BenchComparison, Run
+from kvsched.evidence.bench.exports import aiperf_export, vllm_export
+from kvsched.evidence.bench.measured import BenchResult, RequestOutcome
+from kvsched.foundation.errors import InputError, UsageError
+from kvsched.foundation.files import whole_file
+from kvsched.serve.files import prepare_folder
+from kvsched.trace.columns import write_columns
+from kvsched.trace.model import Trace
+
+RESULT = "result.json"
+REQUESTS = "requests.jsonl"
+WORKLOAD = "workload.kvtrace"
+GAUGES = "gauges.jsonl"
+REPORT = "report.html"
+LOG = "engine.log"
+NAMES = (RESULT, REQUESTS, GAUGES, "summary.json", "vllm-bench.json", REPORT)
+
+
+def prepare_run(folder: Path) -> None:
+    """Make a run's folder. Raises UsageError where it holds one already: it is kept as it is."""
+    if (folder / RESULT).exists():
+        raise UsageError(f"{folder}: holds a measured run, which is never written over")
+    prepare_folder(folder, (*NAMES, WORKLOAD))
+
+
+def write_run(
+    folder: Path,
+    result: BenchResult,
+    outcomes: Sequence[RequestOutcome],
+    trace: Trace,
+    samples: Mapping[str, Sequence[float | None]],
+    html: str,
+) -> None:
+    """Write a run into ``folder``: all files or, but for a crash, none; `result.json` the last.
+
+    ``samples`` are columns of gauges, ``at_s`` with them. Raises UsageError and KvschedError as
+    `whole_file`.
+    """
+    write_columns(trace, folder / WORKLOAD)
+    encoder = msgspec.json.Encoder()
+    try:
+        with contextlib.ExitStack() as stack:
+            # Left in the reverse order: the result takes its name when all others have theirs.
+            streams = {name: stack.enter_context(whole_file(folder / name)) for name in NAMES}
+            streams[RESULT].write(_json(result))
+            streams[REQUESTS].writelines(encoder.encode(one) + b"\n" for one in outcomes)
+            rows = zip(*samples.values(), strict=True)
+            streams[GAUGES].writelines(
+                encoder.encode(dict(zip(samples, row, strict=True))) + b"\n" for row in rows
+            )
+            streams["summary.json"].write(_json(aiperf_export(result, outcomes)))
+            streams["vllm-bench.json"].write(_json(vllm_export(result, outcomes)))
+            streams[REPORT].write(html.encode("utf-8", "replace"))
+            for stream in streams.values():
+                stream.flush()
+                os.fsync(stream.fileno())
+    except BaseException:
+        (folder / WORKLOAD).unlink(missing_ok=True)
+        raise
+
+
+def write_comparison(folder: Path, stem: str, found: BenchComparison, html: str) -> None:
+    """Write STEM.json and STEM.html, both or none."""
+    with contextlib.ExitStack() as stack:
+        page = stack.enter_context(whole_file(folder / f"{stem}.html"))
+        numbers = stack.enter_context(whole_file(folder / f"{stem}.json"))
+        numbers.write(_json(found))
+        page.write(html.encode("utf-8", "replace"))
+
+
+def _json(value: Any) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(value), indent=1) + b"\n"
+
+
+def read_run(folder: Path) -> Run:
+    """Return the run of a folder. Raises InputError, which names file, row and fault."""
+    result = _decoded(folder / RESULT, BenchResult)
+    decoder = msgspec.json.Decoder(RequestOutcome)
+    outcomes: list[RequestOutcome] = []
+    where = folder / REQUESTS
+    for row, line in enumerate(_bytes(where).splitlines(), start=1):
+        try:
+            outcomes.append(decoder.decode(line))
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise InputError(str(where), str(error), row) from error
+        if outcomes[-1].index != row - 1:
+            raise InputError(str(where), f"request {outcomes[-1].index}, not {row - 1}", row)
+    if len(outcomes) != result.requests:
+        raise InputError(
+            str(where), f"{len(outcomes):,} requests, where result.json says {result.requests:,}"
+        )
+    return Run(folder.name, result, tuple(outcomes))
+
+
+def read_runs(path: str) -> list[Run]:
+    """Return the run of a folder, or the runs of its folders, by name with numbers in order.
+
+    Raises InputError where there is none.
+    """
+    folder = Path(path)
+    if (folder / RESULT).exists():
+        return [read_run(folder)]
+    if not folder.is_dir():
+        raise InputError(path, "no such folder")
+    inner = [each.parent for each in folder.glob(f"*/{RESULT}")]
+    if not inner:
+        raise InputError(path, f"holds no run: neither {RESULT} nor folders with one")
+    return [read_run(each) for each in sorted(inner, key=_by_number)]
+
+
+def _by_number(folder: Path) -> list[tuple[int, str]]:
+    parts = re.split(r"(\d+)", folder.name)
+    return [(int(part), "") if part.isdigit() else (0, part) for part in parts]
+
+
+def _bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise InputError(str(path), error.strerror or str(error)) from error
+
+
+def _decoded(path: Path, kind: type[BenchResult]) -> BenchResult:
+    try:
+        found = msgspec.json.decode(_bytes(path), type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InputError(str(path), str(error)) from error
+    if found.schema_version != 1:
+        raise InputError(str(path), f"schema version {found.schema_version} is not known")
+    return found

@@ -1,0 +1,1 @@
+"""Stands in for vLLM's package: the tests' fake engine under its name."""
