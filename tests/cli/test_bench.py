@@ -108,6 +108,8 @@ def test_prefix_caching_off_against_on(tmp_path: Path, launched: list[str]) -> N
         ).stdout
     )  # fmt: skip
     assert again["reason"] == comparison["reason"]
+    for found in (comparison, again):
+        assert (found["a"]["name"], found["b"]["name"]) == ("off", "on")
     page = tmp_path / "page.html"
     bench("compare", str(out / "off"), str(out / "on"), "--output", str(page))
     assert "<html" in page.read_text()

@@ -10,12 +10,16 @@ from typing import Any
 
 import numpy as np
 
-from kvsched.engine.openai import Client, completion_fields, new_event_loop
+from kvsched.engine.openai import Client, new_event_loop
 from kvsched.engine.openai_answer import Answer
+from kvsched.engine.openai_request import completion_fields
 from kvsched.engine.target import Target
 from kvsched.evidence.bench.workload import BenchWorkload
 
 MODEL = "fake-model"
+
+# uvloop keeps a pipe for signals from its first loop on, to the process's end.
+new_event_loop().close()
 
 
 def workload(

@@ -1,7 +1,8 @@
-"""A server that misbehaves as it is told: `launch_kind(folder)` makes it an engine to launch.
+"""A server that misbehaves as it is told, to launch as an engine.
 
 Behaviour comes as options: ``--ignore`` (SIGINT and SIGTERM), ``--fork N`` (children, each in a
-session of its own), ``--die-at-start``, ``--die-after SECONDS``, ``--never-healthy``, ``--loud``.
+session of its own), ``--die-at-start``, ``--die-after SECONDS`` (from when it was first asked for
+its health), ``--never-healthy``, ``--loud``.
 """
 
 from __future__ import annotations
@@ -21,8 +22,11 @@ SLEEPER = "import signal, time\nsignal.signal(15, signal.SIG_IGN)\ntime.sleep(60
 
 class Handler(http.server.BaseHTTPRequestHandler):
     healthy = True
+    die_after: float | None = None
 
     def do_GET(self) -> None:
+        if self.die_after is not None:
+            threading.Timer(self.die_after, os._exit, (3,)).start()
         self.send_response(200 if self.healthy else 503)
         self.send_header("Content-Length", "0")
         self.end_headers()
@@ -58,8 +62,7 @@ def main() -> None:
             sys.stdout.write(f"a line of the log {line}\n")
     if told.die_at_start:
         sys.exit("no such model")
-    if told.die_after is not None:
-        threading.Timer(told.die_after, os._exit, (3,)).start()
+    Handler.die_after = told.die_after
     Handler.healthy = not told.never_healthy
     sys.stdout.write("ready\n")
     sys.stdout.flush()

@@ -12,7 +12,7 @@ from fake_engine import FakeEngine, fake_engine
 from sending import MODEL, ask, held
 
 import kvsched.engine.openai as client_module
-from kvsched.engine.openai import Client
+from kvsched.engine.openai import Client, new_event_loop
 from kvsched.engine.target import Target
 from kvsched.foundation.errors import UsageError
 
@@ -263,7 +263,10 @@ assert connection.recv(1) == b""
     assert process.returncode in (0, 1)  # closed in order, or with a reset
 
 
-def test_a_call_can_be_cancelled_at_any_moment() -> None:
+@pytest.mark.parametrize("secure", [False, True])
+def test_a_call_can_be_cancelled_at_any_moment(
+    secure: bool, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def cancel(url: str, wait_s: float) -> tuple[str | None, int]:
         client = Client(Target(url, MODEL))
         ended: list[Any] = []
@@ -280,10 +283,16 @@ def test_a_call_can_be_cancelled_at_any_moment() -> None:
         await client.close()
         return ended[0].fault, len(ended)
 
-    with fake_engine(silent=True) as engine:
+    tls = None
+    if secure:
+        tls = [str(path) for path in request.getfixturevalue("certificate")]
+        monkeypatch.setenv("SSL_CERT_FILE", tls[0])
+    with fake_engine(silent=True, tls=tls) as engine:
         before = held()
-        for wait_s in (0.0, 0.0001, 0.001, 0.02):
-            assert asyncio.run(cancel(engine.url, wait_s)) == ("cancelled", 1)
+        for wait_s in (0.0, 0.0001, 0.001, 0.002, 0.003, 0.02):
+            for new_loop in (asyncio.new_event_loop, new_event_loop):
+                with asyncio.Runner(loop_factory=new_loop) as runner:
+                    assert runner.run(cancel(engine.url, wait_s)) == ("cancelled", 1)
         assert held() == before
         assert engine.stats_when_quiet()["open"] == 0
 

@@ -6,6 +6,8 @@ import itertools
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kvsched.engine.openai_http import MOST_HEAD, MOST_SIZE_LINE, AnswerParser, NoAnswerError
 
@@ -188,6 +190,25 @@ def test_bytes_after_an_answer_spoil_the_connection(name: str) -> None:
         body = b"".join([parser.feed(piece) for piece in pieces])
         assert (parser.whole, parser.extra, parser.reusable) == (True, True, False)
         assert body == ANSWERS[name][2]
+
+
+PARTS = [b"HTTP/1.1 200 OK", b"Transfer-Encoding: chunked", b"Content-Length: 3", b"\r\n", b"\r"]
+PARTS += [b"\r\n\r\n", b"3\r\nabc\r\n", b"0\r\n", b";", b":", b" ", b"a", b"\x00\xff", OK, CHUNKED]
+
+
+@given(st.lists(st.one_of(st.sampled_from(PARTS), st.binary(max_size=3)), max_size=12), st.data())
+def test_any_bytes_are_read_or_refused_alike_however_split(
+    parts: list[bytes], data: st.DataObject
+) -> None:
+    whole = b"".join(parts)
+    at = data.draw(st.integers(0, len(whole)))
+    told: list[Parsed | str] = []
+    for pieces in ([whole], [whole[:at], whole[at:]]):
+        try:
+            told.append(parsed(pieces))
+        except NoAnswerError:
+            told.append("refused")
+    assert told[0] == told[1]
 
 
 def test_repeated_headers_are_joined() -> None:

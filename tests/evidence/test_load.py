@@ -168,7 +168,7 @@ def test_how_long_a_429_waits() -> None:
     assert waits is not None
     assert 0 < waits <= 20
     # Without it, or with one that says nothing: 0.5 s, doubled, up to half as much again.
-    for text in (None, "soon", "-1", "1.5e3"):
+    for text in (None, "soon", "-1", "1.5e3", "", "Mon, 99 Jan 2030 00:00:00 GMT"):
         waits_s = [retry_wait_s(refusal(text), attempt, 0, settings) for attempt in range(1, 10)]
         assert waits_s == [0.5, 1, 2, 4, 8, 16, 30, 30, 30]
         assert retry_wait_s(refusal(text), 10, 0, settings) is None

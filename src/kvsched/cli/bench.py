@@ -197,7 +197,8 @@ def compare(
         Path(output).suffix not in (".json", ".html") or Path(output).name in NAMES
     ):
         raise UsageError(f"--output {output}: name it .json or .html, and not as a run's file")
-    found = compared(read_runs(a), read_runs(b), rules, seed, task)
+    names = Path(a).resolve().name, Path(b).resolve().name
+    found = compared(read_runs(a), read_runs(b), rules, seed, names, task)
     if output is not None:
         _write_comparison(found, Path(output))
     if as_json:
@@ -262,7 +263,9 @@ def _measure_and_tell(asked: Bench, trace: Trace, rules: RuleChoice, as_json: bo
         stem = "comparison" if len(others) == 1 else f"comparison-{slug(other.name)}"
         stem += f"-concurrency-{number}" if len(many) > 1 else ""
         try:
-            found = compare_and_keep(sides[0], sides[1], rules, base, stem, asked.seed)
+            found = compare_and_keep(
+                sides[0], sides[1], rules, base, stem, asked.seed, (first.name, other.name)
+            )
         except UsageError as error:
             # The runs are there, and worth more than an error.
             typer.echo(f"no comparison of {first.name} and {other.name}: {error}", err=True)

@@ -292,9 +292,10 @@ def compare_and_keep(
     folder: Path | None,
     stem: str,
     seed: int,
+    names: tuple[str, str],
 ) -> BenchComparison:
     """Compare two settings, and write the comparison."""
-    found = compared(a, b, rules, seed)
+    found = compared(a, b, rules, seed, names)
     if folder is not None:
         from kvsched.evidence.bench.files import write_comparison
         from kvsched.report.bench_compare import render_bench_comparison
@@ -304,7 +305,12 @@ def compare_and_keep(
 
 
 def compared(
-    a: Sequence[Run], b: Sequence[Run], rules: RuleChoice, seed: int, task: str | None = None
+    a: Sequence[Run],
+    b: Sequence[Run],
+    rules: RuleChoice,
+    seed: int,
+    names: tuple[str, str],
+    task: str | None = None,
 ) -> BenchComparison:
     """Compare two settings under the rules of the options."""
     from kvsched.evidence.bench.bootstrap import BootstrapSettings
@@ -312,7 +318,7 @@ def compared(
 
     rules_used, asked = rules_of(rules, seed)
     assert isinstance(asked, BootstrapSettings)  # noqa: S101  # one type for both places
-    return compare_runs(a, b, rules=rules_used, bootstrap=asked, task=task)
+    return compare_runs(a, b, rules=rules_used, bootstrap=asked, task=task, names=names)
 
 
 def rules_of(rules: RuleChoice, seed: int) -> tuple[Any, Any]:

@@ -7,19 +7,19 @@ kept and used again. Works with asyncio's loop and with uvloop's. Proxies are no
 from __future__ import annotations
 
 import asyncio
-import socket
+import contextlib
 import ssl
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
-from typing import Any, cast
+from collections.abc import Callable
+from functools import partial
+from typing import cast
 from urllib.parse import urlsplit
 
 from kvsched.engine.openai_answer import Answer
 from kvsched.engine.openai_http import AnswerParser, NoAnswerError
+from kvsched.engine.openai_request import addresses, request_head
 from kvsched.engine.target import Target
-from kvsched.foundation.errors import UsageError
-from kvsched.foundation.version import VERSION
 
 IDLE_S = 3.0
 """Seconds for which an idle connection is kept: uvicorn, which serves vLLM, closes after 5."""
@@ -265,8 +265,8 @@ class Client:
         self._port = parts.port or (443 if secure else 80)
         self._tls = ssl.create_default_context() if secure else None
         self._key = target.api_key
-        self._head = _request_head(target)
-        self._addresses = _addresses(self._host, self._port)
+        self._head = request_head(target)
+        self._addresses = addresses(self._host, self._port)
         self._idle: OrderedDict[_Wire, None] = OrderedDict()
         self._wires: set[_Wire] = set()
         self._opening: set[asyncio.Task[None]] = set()
@@ -302,7 +302,9 @@ class Client:
         for wire in list(self._wires):
             wire.transport.abort()
         if self._wires:
-            await self._all_lost.wait()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(GRACE_S):
+                    await self._all_lost.wait()
 
     def _idle_wire(self) -> _Wire | None:
         idle = self._idle
@@ -319,16 +321,22 @@ class Client:
     async def _new_wire(self) -> _Wire:
         fault: OSError | None = None
         for address in list(self._addresses):
+            wire = _Wire(self)
             try:
-                _, wire = await self._loop.create_connection(
-                    lambda: _Wire(self),
+                await self._loop.create_connection(
+                    partial(_same, wire),
                     address,
                     self._port,
                     ssl=self._tls,
                     server_hostname=self._host if self._tls else None,
                 )
             except OSError as error:
+                self._lost(wire)
                 fault = error
+            except asyncio.CancelledError:
+                # uvloop 0.23 does not tell a protocol that was given up in mid-handshake.
+                self._lost(wire)
+                raise
             else:
                 if address != self._addresses[0]:
                     self._addresses.remove(address)
@@ -353,38 +361,8 @@ class Client:
         return text.replace(self._key, "***") if self._key else text
 
 
-def _request_head(target: Target) -> bytes:
-    """Return what comes before the body's length."""
-    parts = urlsplit(target.url)
-    if parts.username is not None or parts.password is not None:
-        raise UsageError("--engine-url: a name and a password in the address are not supported")
-    host = parts.netloc
-    headers = {
-        "Host": host,
-        "User-Agent": f"kvsched/{VERSION}",
-        "Accept": "text/event-stream",
-        "Accept-Encoding": "identity",
-        "Content-Type": "application/json",
-    }
-    if target.api_key is not None:
-        headers["Authorization"] = f"Bearer {target.api_key}"
-    headers |= target.headers
-    lines = [f"POST {parts.path}/v1/completions HTTP/1.1"]
-    for name, value in headers.items():
-        text = f"{name}: {value}"
-        if not name or not text.isprintable() or not text.isascii():
-            # Not shown: it may be a secret.
-            raise UsageError(f"the header {name!r} has a character that HTTP cannot carry")
-        lines.append(text)
-    return "\r\n".join([*lines, "Content-Length: "]).encode("ascii")
-
-
-def _addresses(host: str, port: int) -> list[str]:
-    try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    except (OSError, UnicodeError) as error:
-        raise UsageError(f"--engine-url: {host}: {error}") from error
-    return list(dict.fromkeys(str(each[4][0]) for each in found))
+def _same(wire: _Wire) -> _Wire:
+    return wire
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:
@@ -395,25 +373,3 @@ def new_event_loop() -> asyncio.AbstractEventLoop:
         return asyncio.new_event_loop()
     loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
     return loop
-
-
-def completion_fields(
-    model: str, prompt: Sequence[int], output_tokens: int, more: dict[str, Any]
-) -> dict[str, Any]:
-    """Return a request's JSON object: a stream of exactly ``output_tokens`` tokens, greedily.
-
-    ``more`` adds fields, changes them, or takes them out where its value is None.
-    """
-    fields: dict[str, Any] = {
-        "model": model,
-        "prompt": prompt,
-        "max_tokens": output_tokens,
-        "min_tokens": output_tokens,
-        "ignore_eos": True,
-        "temperature": 0,
-        "stream": True,
-        "stream_options": {"include_usage": True},
-        "return_token_ids": True,
-    }
-    fields |= more
-    return {name: value for name, value in fields.items() if value is not None}

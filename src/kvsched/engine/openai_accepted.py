@@ -9,8 +9,9 @@ from typing import Any
 
 import msgspec
 
-from kvsched.engine.openai import Client, completion_fields, new_event_loop
+from kvsched.engine.openai import Client, new_event_loop
 from kvsched.engine.openai_answer import Answer
+from kvsched.engine.openai_request import completion_fields
 from kvsched.engine.target import Target
 from kvsched.foundation.errors import KvschedError
 

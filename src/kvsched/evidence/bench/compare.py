@@ -115,8 +115,9 @@ def compare_runs(
     rules: Rules | None = None,
     bootstrap: BootstrapSettings | None = None,
     task: str | None = None,
+    names: tuple[str, str] | None = None,
 ) -> BenchComparison:
-    """Compare the repeats of two settings.
+    """Compare the repeats of two settings, called ``names`` (or as the first run of each).
 
     Raises UsageError where a side has no run, the workloads differ, or no request ended well in
     every run. O(draws · requests · repeats).
@@ -140,8 +141,8 @@ def compare_runs(
     return BenchComparison(
         kvsched=VERSION,
         task=task,
-        a=_side(a),
-        b=_side(b),
+        a=_side(a, None if names is None else names[0]),
+        b=_side(b, None if names is None else names[1]),
         workload=a[0].result.workload,
         workload_digest=a[0].result.workload_digest,
         differences=tuple(_differences(a[0].result, b[0].result)),
@@ -315,9 +316,9 @@ def _median_rise(a: Float64s, b: Float64s) -> float | None:
     return float(np.median(b)) / one - 1 if one > 0 else None
 
 
-def _side(runs: Sequence[Run]) -> Side:
+def _side(runs: Sequence[Run], name: str | None) -> Side:
     return Side(
-        name=runs[0].name,
+        name=name or runs[0].name,
         runs=len(runs),
         requests=runs[0].result.requests,
         completed=tuple(run.result.completed for run in runs),

@@ -15,8 +15,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from kvsched.engine.openai import Call, Client, completion_fields
+from kvsched.engine.openai import Call, Client
 from kvsched.engine.openai_answer import Answer, Fault
+from kvsched.engine.openai_request import completion_fields
 from kvsched.engine.target import Target
 from kvsched.evidence.bench.load_settings import FIRST_RETRY_S, INTERRUPTED, LoadSettings
 from kvsched.evidence.bench.measured import RequestOutcome
@@ -152,7 +153,7 @@ class Sender:
     def _broken(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """A callback raised: end the run with it, which would wait for ever for its request."""
         error = context.get("exception")
-        if isinstance(error, OSError):
+        if isinstance(error, OSError) or context["message"].startswith("Fatal error on SSL"):
             return  # of a connection, which its call is told of
         if isinstance(error, Exception):
             self._bug = self._bug or error
@@ -360,7 +361,7 @@ def _retry_after_s(text: str | None) -> float | None:
     if text.isascii() and text.isdigit():
         return float(text[:18])
     try:
-        moment = email.utils.parsedate_to_datetime(text)
-    except ValueError:
+        moment_s = email.utils.parsedate_to_datetime(text).timestamp()
+    except (ValueError, OverflowError):
         return None
-    return max(0.0, moment.timestamp() - time.time())
+    return max(0.0, moment_s - time.time())

@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[4]))
-import fake_engine
+import fake_engine_server
 
 
 def main() -> None:
@@ -28,7 +28,7 @@ def main() -> None:
     )
     parser.add_argument("--enable-prompt-tokens-details", action="store_true")
     told = parser.parse_args()
-    fake_engine.MODEL = told.served_model_name or told.model
+    fake_engine_server.MODEL = told.served_model_name or told.model
     script = json.loads(os.environ.get("FAKE_SCRIPT", "{}"))
     script |= {
         "prefix_caching": told.enable_prefix_caching,
@@ -38,7 +38,7 @@ def main() -> None:
     if "FAKE_PIDS" in os.environ:
         with Path(os.environ["FAKE_PIDS"]).open("a") as pids:
             pids.write(f"{os.getpid()}\n")
-    asyncio.run(fake_engine.serve(script, told.port))
+    asyncio.run(fake_engine_server.serve(script, told.port))
 
 
 if __name__ == "__main__":
