@@ -14,6 +14,7 @@ import ssl
 import struct
 import sys
 import time
+import zlib
 from collections import OrderedDict
 from typing import Any
 
@@ -58,6 +59,7 @@ DEFAULTS: dict[str, Any] = {
     "max_model_len": 32_768,
     "keep_bodies": 0,
     "api_key": None,
+    "text_only": False,  # refuses token ids; a text's tokens are its words
     "tls": None,  # [certificate, key]: paths
     "requests": {},
     "when": {},
@@ -232,6 +234,12 @@ class Engine:
             kept = ("authorization", "content-type", "host", "user-agent")
             self.bodies.append(asked | {"headers": {name: headers.get(name) for name in kept}})
         prompt = asked["prompt"]
+        if isinstance(prompt, str):
+            prompt = [zlib.crc32(word.encode()) for word in prompt.split()]
+        elif self.script["text_only"]:
+            fault = {"message": "prompt: Input should be a valid string", "type": "BadRequestError"}
+            answer(writer, 400, {"error": fault})
+            return True
         script = self.behaviour(ordinal, prompt)
         refused = [field for field in script["refuse"] if field in asked]
         if refused:

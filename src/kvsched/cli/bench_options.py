@@ -154,6 +154,15 @@ class PromptChoice:
             show_default="of the model's config.json where --model is a folder, else 30000",
         ),
     ] = None
+    prompt_tokenizer: Annotated[
+        str | None,
+        typer.Option(
+            "--prompt-tokenizer",
+            metavar="FILE",
+            help="Send text of words that are one token each in this tokenizer.json, for an engine "
+            "that takes no token ids.",
+        ),
+    ] = None
 
 
 @dataclasses.dataclass(frozen=True)

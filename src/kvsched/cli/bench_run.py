@@ -121,7 +121,15 @@ def workload_from(
     """Return what is sent; notes go to stderr."""
     from kvsched.evidence.bench.prompts import PromptSettings, parse_scale, workload_of
 
+    if prompts.prompt_tokenizer is not None and prompts.vocab_size is not None:
+        raise UsageError("--prompt-tokenizer has a vocabulary of its own: leave out --vocab-size")
+    words = None
+    if prompts.prompt_tokenizer is not None:
+        from kvsched.evidence.bench.words import load_words
+
+        words = load_words(prompts.prompt_tokenizer)
     settings = PromptSettings(
+        words=words,
         limit=prompts.limit,
         scale=parse_scale(prompts.scale),
         output_scale=parse_scale(prompts.output_scale),

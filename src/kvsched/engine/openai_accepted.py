@@ -43,7 +43,7 @@ class Accepted:
 
 def ask_once(
     target: Target,
-    prompt: Sequence[int],
+    prompt: Sequence[int] | str,
     output_tokens: int,
     *,
     extra_body: dict[str, Any] | None = None,
@@ -53,7 +53,8 @@ def ask_once(
 
     Raises UsageError as `Client`. Not for use inside a running event loop.
     """
-    fields = completion_fields(target.model, list(prompt), output_tokens, extra_body or {})
+    given = prompt if isinstance(prompt, str) else list(prompt)
+    fields = completion_fields(target.model, given, output_tokens, extra_body or {})
 
     async def ask() -> Answer:
         client = Client(target)
@@ -75,13 +76,17 @@ def ask_once(
 
 
 def accepted_fields(
-    target: Target, *, extra_body: dict[str, Any] | None = None, timeout_s: float = 120.0
+    target: Target,
+    *,
+    extra_body: dict[str, Any] | None = None,
+    timeout_s: float = 120.0,
+    trial: Sequence[int] | str = TRIAL_PROMPT,
 ) -> Accepted:
     """Find by small requests which of the `OPTIONAL` fields an engine takes.
 
     A refusal (4xx) that names one takes it out; one that names none takes out the least needed
-    that is left. At most five requests of two prompt tokens and one token of answer. Raises
-    KvschedError where the engine does not answer well without any of them, and UsageError as
+    that is left. At most five requests of two prompt tokens (``trial``) and one token of answer.
+    Raises KvschedError where the engine does not answer well without any of them, and UsageError as
     `Client`.
     """
     left = list(OPTIONAL)
@@ -89,7 +94,7 @@ def accepted_fields(
     notes: list[str] = []
     while True:
         answer = ask_once(
-            target, TRIAL_PROMPT, 1, extra_body=out | (extra_body or {}), timeout_s=timeout_s
+            target, trial, 1, extra_body=out | (extra_body or {}), timeout_s=timeout_s
         )
         if answer.fault != "client_error" or answer.status in (401, 403, 404) or not left:
             break
@@ -99,7 +104,10 @@ def accepted_fields(
         out[field] = None
         notes.append(f"the engine refuses {field}: {OPTIONAL[field]} ({detail})")
     if answer.fault is not None:
-        raise KvschedError(f"{target.url}: {answer.fault}: {answer.detail}")
+        hint = ""
+        if answer.fault == "client_error" and not isinstance(trial, str) and not left:
+            hint = " (an engine that takes no token ids is sent text with --prompt-tokenizer)"
+        raise KvschedError(f"{target.url}: {answer.fault}: {answer.detail}{hint}")
     return Accepted(
         extra_body=out,
         notes=tuple(notes),

@@ -51,7 +51,7 @@ def addresses(host: str, port: int) -> list[str]:
 
 
 def completion_fields(
-    model: str, prompt: Sequence[int], output_tokens: int, more: dict[str, Any]
+    model: str, prompt: Sequence[int] | str, output_tokens: int, more: dict[str, Any]
 ) -> dict[str, Any]:
     """Return a request's JSON object: a stream of exactly ``output_tokens`` tokens, greedily.
 

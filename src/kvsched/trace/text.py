@@ -71,7 +71,7 @@ class TokenBlocks(TextBlocks):
 
     def __init__(self, block_size: int, tokenizer: Path, template: Path | None) -> None:
         super().__init__(block_size, plain_text if template is None else _loaded(template))
-        self._tokenizer = _load_tokenizer(tokenizer)
+        self._tokenizer = load_tokenizer(tokenizer)
         self.settings = {"text_blocks": "tokenizer", "tokenizer_sha256": _digest(tokenizer)}
         how = f"text is cut into blocks of the tokens of {tokenizer.name}"
         if template is None:
@@ -157,7 +157,8 @@ def _canonical(value: object) -> str:
         raise RowError("nested too deeply") from error
 
 
-def _read(path: Path) -> bytes:
+def read_bytes(path: Path) -> bytes:
+    """Return a file's bytes. Raises InputError."""
     try:
         return path.read_bytes()
     except OSError as error:
@@ -165,17 +166,21 @@ def _read(path: Path) -> bytes:
 
 
 def _digest(path: Path) -> str:
-    return hashlib.sha256(_read(path)).hexdigest()
+    return hashlib.sha256(read_bytes(path)).hexdigest()
 
 
-def _load_tokenizer(path: Path) -> Any:
+def load_tokenizer(path: Path) -> Any:
+    """Return the tokenizer of a ``tokenizer.json``, which neither cuts nor pads.
+
+    Raises InputError for another file, and UsageError where the package tokenizers is missing.
+    """
     try:
         import tokenizers
     except ImportError as error:
         raise UsageError(
             "--tokenizer needs the package tokenizers: pip install 'kvsched[text]'"
         ) from error
-    data = _read(path)
+    data = read_bytes(path)
     try:
         loaded = tokenizers.Tokenizer.from_buffer(data)
     except Exception as error:  # the library raises nothing narrower

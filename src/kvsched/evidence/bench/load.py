@@ -95,6 +95,7 @@ def whole_part(workload: BenchWorkload) -> Part:
         after=workload.after,
         think_s=workload.think_s,
         priority=workload.priority,
+        words=workload.words,
     )
 
 

@@ -29,6 +29,7 @@ class Job(msgspec.Struct):
     after: bytes
     think_s: bytes
     priority: bytes | None
+    words: tuple[str, ...] | None
     url: str
     model: str
     api_key: str | None
@@ -56,6 +57,7 @@ def new_job(part: Part, target: Target, settings: LoadSettings) -> Job:
         after=part.after.astype(np.int32).tobytes(),
         think_s=part.think_s.astype(np.float64).tobytes(),
         priority=None if part.priority is None else part.priority.astype(np.int32).tobytes(),
+        words=part.words,
         url=target.url,
         model=target.model,
         api_key=target.api_key,
@@ -74,6 +76,7 @@ def job_parts(job: Job) -> tuple[Part, Target, LoadSettings]:
         after=np.frombuffer(job.after, np.int32),
         think_s=np.frombuffer(job.think_s, np.float64),
         priority=None if job.priority is None else np.frombuffer(job.priority, np.int32),
+        words=job.words,
     )
     target = Target(job.url, job.model, job.api_key, job.headers)
     return part, target, LoadSettings(**job.settings)
@@ -134,4 +137,5 @@ def _part(workload: BenchWorkload, index: NDArray[np.int64]) -> Part:
         after=places[workload.after[index]],
         think_s=workload.think_s[index],
         priority=None if workload.priority is None else workload.priority[index],
+        words=workload.words,
     )

@@ -21,6 +21,7 @@ from kvsched.engine.openai_request import completion_fields
 from kvsched.engine.target import Target
 from kvsched.evidence.bench.load_settings import FIRST_RETRY_S, INTERRUPTED, LoadSettings
 from kvsched.evidence.bench.measured import RequestOutcome
+from kvsched.evidence.bench.workload import joined
 
 AT_ONCE = 16
 """Requests sent before what came in is looked at: a burst must not hold up answers' stamps."""
@@ -42,6 +43,8 @@ class Part:
     after: NDArray[np.int32]
     think_s: NDArray[np.float64]
     priority: NDArray[np.int32] | None
+    words: tuple[str, ...] | None = None
+    """Text of each number in ``prompts``; None where those are token ids."""
 
 
 class _Bodies:
@@ -83,7 +86,9 @@ class _Bodies:
         more = self._more
         if part.priority is not None:
             more = {"priority": self._sign * int(part.priority[place])} | more
-        prompt = part.prompts[place].tolist()
+        prompt: list[int] | str = part.prompts[place].tolist()
+        if part.words is not None:
+            prompt = joined(part.words, part.prompts[place])
         fields = completion_fields(self._model, prompt, int(part.output_tokens[place]), more)
         return self._encode(fields)
 

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvsched.evidence.bench.token_ids import TokenIds
+from kvsched.evidence.bench.words import PromptWords
 from kvsched.evidence.bench.workload import NOTHING_BEFORE, BenchWorkload
 from kvsched.foundation.errors import UsageError
 from kvsched.serve.state import NEVER_S
@@ -43,6 +44,8 @@ class PromptSettings:
     max_model_len: int | None = None
     """Requests whose prompt and answer together are longer are left out."""
     vocab_size: int | None = None
+    words: PromptWords | None = None
+    """Prompts are sent as text of these words; None: as token ids."""
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -81,8 +84,15 @@ def workload_of(trace: Trace, settings: PromptSettings, traffic: Traffic) -> Ben
         notes.append(f"prompts are scaled to {settings.scale} of their tokens, block by block")
     if settings.output_scale != 1:
         notes.append(f"answers are scaled to {settings.output_scale} of their tokens")
-    ids = TokenIds.of(settings.seed, settings.vocab_size)
+    words = settings.words
+    if words is None:
+        ids = TokenIds.of(settings.seed, settings.vocab_size)
+    else:
+        ids = TokenIds(settings.seed, 0, len(words))
+        notes.append(f"prompts are sent as text, of {len(words):,} words of one token each")
     prompts = _prompts(trace, inputs, settings, ids)
+    if words is not None:
+        words.check(prompts)
     arrival_s, after, think_s = _arrivals(trace, traffic)
     if traffic.sessions:
         notes.append(ANSWERS_ARE_NEW)
@@ -93,6 +103,7 @@ def workload_of(trace: Trace, settings: PromptSettings, traffic: Traffic) -> Ben
         after=after,
         think_s=think_s,
         priority=trace.priority,
+        words=None if words is None else words.texts,
         session=_sessions(trace),
         source={
             "source": trace.origin.source,
@@ -104,6 +115,7 @@ def workload_of(trace: Trace, settings: PromptSettings, traffic: Traffic) -> Ben
             "scale": str(settings.scale),
             "output_scale": str(settings.output_scale),
             "token_ids": [ids.low, ids.high],
+            "tokenizer_sha256": None if words is None else words.digest,
         },
         notes=(*trace.origin.notes, *notes),
     )
@@ -184,6 +196,7 @@ def warm_up(workload: BenchWorkload, count: int, seed: int) -> BenchWorkload:
         arrival_s=np.zeros(count),
         after=np.full(count, NOTHING_BEFORE, np.int32),
         think_s=np.zeros(count),
+        words=workload.words,
         source={"source": "warm-up", "token_ids": [low, high]},
     )
 

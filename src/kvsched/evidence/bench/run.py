@@ -19,7 +19,7 @@ from kvsched.engine.counters import (
     wanted_names,
 )
 from kvsched.engine.metrics_text import Scrape
-from kvsched.engine.openai_accepted import accepted_fields
+from kvsched.engine.openai_accepted import TRIAL_PROMPT, accepted_fields
 from kvsched.evidence.bench.live import LiveEngine, check_fits
 from kvsched.evidence.bench.load import run_load
 from kvsched.evidence.bench.load_settings import LoadSettings
@@ -91,7 +91,7 @@ def measure(
     this engine from 0.
     """
     check_fits(workload, engine)
-    plan, warnings = _accepted(engine, plan)
+    plan, warnings = _accepted(workload, engine, plan)
     warnings += _prepare(workload, engine, plan, report, repeat)
     started_at = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     before = _scrape(engine)
@@ -129,10 +129,15 @@ def measure(
     return Measured(result, tuple(outcomes), trace, samples)
 
 
-def _accepted(engine: LiveEngine, plan: RunPlan) -> tuple[RunPlan, list[str]]:
+def _accepted(
+    workload: BenchWorkload, engine: LiveEngine, plan: RunPlan
+) -> tuple[RunPlan, list[str]]:
     """Leave out of requests what the engine refuses; what the user gave stays. Return warnings."""
     asked = plan.load.extra_body
-    found = accepted_fields(engine.target, extra_body=asked, timeout_s=plan.load.timeout_s)
+    trial = TRIAL_PROMPT if workload.words is None else "".join(workload.words[:2])
+    found = accepted_fields(
+        engine.target, extra_body=asked, timeout_s=plan.load.timeout_s, trial=trial
+    )
     body = {**found.extra_body, **asked}
     load = dataclasses.replace(plan.load, extra_body=body)
     return dataclasses.replace(plan, load=load), list(found.notes)

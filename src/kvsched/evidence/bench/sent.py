@@ -31,6 +31,8 @@ def workload_digest(workload: BenchWorkload, load_plan: dict[str, Any]) -> str:
     add("prompt lengths", np.array([len(prompt) for prompt in workload.prompts], "<i8"))
     for prompt in workload.prompts:
         state.update(np.ascontiguousarray(prompt, "<i4").view(np.uint8).data)
+    if workload.words is not None:
+        state.update(msgspec.json.encode(workload.words))
     add("output_tokens", workload.output_tokens.astype("<i8"))
     # One NaN is not the next one bit by bit.
     add("arrival_s", np.nan_to_num(workload.arrival_s, nan=-1.0).astype("<f8"))

@@ -27,6 +27,9 @@ class BenchWorkload:
     """(R,) seconds between that end and this request; 0 where nothing is waited for."""
     priority: NDArray[np.int32] | None = None
     """(R,) larger is more important, as in a `Trace`."""
+    words: tuple[str, ...] | None = None
+    """(V,) text of each number in ``prompts``, where prompts are sent as text; None: they are sent
+    as token ids."""
     session: tuple[str, ...] | None = None
     """A name for each request; empty for one of no session."""
     source: dict[str, Any] = field(default_factory=dict)
@@ -36,3 +39,8 @@ class BenchWorkload:
 
     def __len__(self) -> int:
         return len(self.prompts)
+
+
+def joined(texts: tuple[str, ...], prompt: NDArray[np.int32]) -> str:
+    """Return the text of a prompt whose numbers name ``texts``."""
+    return "".join([texts[each] for each in prompt.tolist()])
