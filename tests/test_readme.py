@@ -17,7 +17,7 @@ def run(command: str, folder: Path) -> None:
     ended = subprocess.run(
         ["bash", "-euc", command],
         cwd=folder,
-        env={**os.environ, "PATH": path},
+        env={**os.environ, "PATH": path, "KVSCHED_REGISTRY": "records.sqlite"},
         capture_output=True,
         text=True,
         check=False,
@@ -42,6 +42,7 @@ def test_everything_in_the_readme_runs(tmp_path: Path) -> None:
     assert ran >= 4
     assert (tmp_path / "kvsched-study" / "report.html").stat().st_size > 100_000
     assert (tmp_path / "evictions.jsonl").stat().st_size > 0
+    assert (tmp_path / "records.sqlite").stat().st_size > 0
     assert (tmp_path / "change" / "comparison.html").stat().st_size > 100_000
     assert (tmp_path / "planned" / "comparison.json").stat().st_size > 0
 
