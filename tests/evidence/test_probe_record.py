@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import jsonschema
 import msgspec
 import pytest
 from fake_cuda import FakeTorch
@@ -21,6 +22,7 @@ from kvsched.evidence.probe.settings import ProbeSettings
 from kvsched.evidence.probe.shape import ShapeSettings
 from kvsched.evidence.record_sources import record_from
 from kvsched.evidence.registry import Registry
+from kvsched.evidence.schema import schemas
 from kvsched.foundation.errors import InputError
 
 
@@ -60,6 +62,7 @@ def test_the_report_of_a_file_becomes_the_same_record() -> None:
     assert record.metrics == record_of(msgspec.json.decode(data, type=ProbeReport)).metrics
     assert record.metrics["bytes_per_block_measured"] is not None
     told = json.loads(data)
+    jsonschema.validate(told, schemas()["probe.schema.json"])
     for broken, fault in (
         ({**told, "runs": 3}, "runs: "),
         ({**told, "status": "fine"}, "status: "),
@@ -74,6 +77,7 @@ def test_a_preflight_of_a_file_becomes_a_record() -> None:
     result = run_preflight(PreflightSettings(gpu=True), absent)
     record = record_from(msgspec.json.encode(result), "preflight.json")
     assert (record.status, record.metrics["checks_blocked"]) == ("blocked", 3)
+    jsonschema.validate(msgspec.to_builtins(result), schemas()["preflight.schema.json"])
     broken = {**msgspec.to_builtins(result), "status": "fine"}
     with pytest.raises(InputError, match="status: invalid enum value 'fine'"):
         record_from(json.dumps(broken).encode(), "preflight.json")

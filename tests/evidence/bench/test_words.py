@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import jsonschema
 import numpy as np
 import pytest
 import tokenizers
@@ -24,6 +25,7 @@ from kvsched.evidence.bench.prompts import (
 from kvsched.evidence.bench.sent import workload_digest
 from kvsched.evidence.bench.words import PromptWords, load_words
 from kvsched.evidence.bench.workload import joined
+from kvsched.evidence.schema import schemas
 from kvsched.foundation.errors import InputError, UsageError
 from kvsched.serve.traffic import Traffic
 
@@ -134,3 +136,7 @@ def test_on_the_command_line(file: Path, tmp_path: Path) -> None:
     (result,) = json.loads(told.stdout)["runs"]
     assert (result["completed"], result["warnings"]) == (4, [])
     assert result["workload"]["tokenizer_sha256"] is not None
+    schema = schemas()["bench.schema.json"]
+    jsonschema.validate(result, schema)
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate({**result, "completed": "4"}, schema)
