@@ -245,6 +245,8 @@ class Engine(http.server.BaseHTTPRequestHandler):
             self.server.held.wait(20)  # type: ignore[attr-defined]
             return
         self.send_response(code)
+        if code == 302:
+            self.send_header("Location", "http://[::bad/")
         self.send_header("Content-Length", "0")
         self.end_headers()
 
@@ -275,6 +277,7 @@ def engine() -> Iterator[tuple[str, type[Engine]]]:
         ({"/health": 503, "/v1/models": 200}, "blocked", "/health answers 503"),
         ({}, "blocked", "/v1/models answers 404"),
         ({"/health": 0}, "blocked", "no answer within 0.3 s"),
+        ({"/health": 302}, "blocked", "leads on to what is no address"),
     ],
 )
 def test_an_engines_answers(

@@ -77,3 +77,17 @@ def test_a_preflight_of_a_file_becomes_a_record() -> None:
     broken = {**msgspec.to_builtins(result), "status": "fine"}
     with pytest.raises(InputError, match="status: invalid enum value 'fine'"):
         record_from(json.dumps(broken).encode(), "preflight.json")
+
+
+def test_blocks_too_small_for_patterns_say_so() -> None:
+    shape = ShapeSettings(kv_heads=1, head_dim=8, layers=1)
+    settings = ProbeSettings(
+        shape=shape, blocks=8, repeats=1, device="cpu", memory_share=0.0001, copy_bytes=(1 << 20,)
+    )
+    report = run_probe(settings)
+    record = record_of(report)
+    names = [name for name in record.missing if name.startswith(("fits_", "stranded_"))]
+    assert len(names) == 12
+    assert {record.missing[name] for name in names} == {report.missing["fragmentation.fits"]}
+    for name, value in record.metrics.items():
+        assert (value is None) == (name in record.missing)

@@ -179,6 +179,14 @@ def test_every_bit_of_a_body_counts(path: Path, three: list[Record]) -> None:
         assert registry.verify() == []
 
 
+def test_a_body_of_another_type_or_without_end_is_found(path: Path, three: list[Record]) -> None:
+    deep = b'{"detail":' + b'{"a":' * 5000 + b"1" + b"}" * 5001
+    for body, said in ((canonical(three[1]).decode(), "kept as str"), (5, "int"), (deep, "no rec")):
+        unguarded(path, "UPDATE records SET body = ? WHERE seq = 2", values=(body,))
+        with Registry(path) as registry:
+            assert any(said in fault and "(row 2)" in fault for fault in registry.verify())
+
+
 def rewritten(record: Record, **changes: Any) -> tuple[str, bytes]:
     made = sealed(msgspec.structs.replace(record, **changes))
     return made.checksum, canonical(made)

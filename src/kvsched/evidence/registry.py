@@ -310,7 +310,7 @@ class Registry:
     def _decoded(self, record_id: str, body: bytes) -> Record:
         try:
             return msgspec.json.decode(body, type=Record)
-        except (msgspec.MsgspecError, TypeError, ValueError) as error:
+        except (msgspec.MsgspecError, TypeError, ValueError, RecursionError) as error:
             fault = f"record {record_id} is damaged (kvsched records verify says more)"
             raise InputError(str(self.path), fault) from error
 

@@ -97,9 +97,12 @@ def _rows(connection: sqlite3.Connection, head: str | None) -> Iterator[str]:
 
 def _body(body: Any, columns: dict[str, Any], who: str) -> Any:
     """Yield the faults of one row's JSON and columns; return its record, None if unreadable."""
+    if not isinstance(body, bytes):  # SQLite keeps any type in any column
+        yield f"{who}: its JSON is kept as {type(body).__name__}, not as bytes"
+        return None
     try:
         record = msgspec.json.decode(body, type=Record)
-    except (msgspec.MsgspecError, TypeError, ValueError) as error:
+    except (msgspec.MsgspecError, TypeError, ValueError, RecursionError) as error:
         yield f"{who}: its JSON is no record ({' '.join(str(error).split())})"
         return None
     if checksum_of(record) != record.checksum:

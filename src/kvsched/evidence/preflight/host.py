@@ -136,6 +136,9 @@ def _asked(base: str, timeout_s: float) -> Check:
         except (OSError, http.client.HTTPException) as error:
             reason = _why(error, timeout_s)
             break
+        except ValueError:
+            reason = f"GET {path} leads on to what is no address"
+            break
     return _unreachable(reason)
 
 

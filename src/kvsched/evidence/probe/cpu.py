@@ -44,6 +44,7 @@ class CpuBackend:
     name = "cpu"
     evidence_level = "cpu_simulation"
     caches = False
+    object_bytes = 1024
     noise_bytes = 128 << 10
 
     def __init__(self, torch: Any = None, memory: Callable[[], HostMemory] = host_memory) -> None:

@@ -66,7 +66,7 @@ def run_probe(
     said = f"the share {ratio:g} of {usable:,} bytes that are free"
     wanted = [("the probe", shape, settings.blocks)]
     wanted += [(f"--vary {v.key}={v.value}", v.shape, v.blocks) for v in varied]
-    check_share(wanted, share, said)
+    check_share(wanted, share, said, memory.object_bytes)
     with _limited(memory, share):
         try:
             return _measured(settings, memory, shape, varied, (ratio, usable, share), told)
