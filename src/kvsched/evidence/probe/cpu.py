@@ -10,7 +10,13 @@ from typing import Any
 import numpy as np
 
 from kvsched.evidence.environment import cpu_model
-from kvsched.evidence.host_memory import HostMemory, host_memory, process_memory, reset_peak
+from kvsched.evidence.host_memory import (
+    HostMemory,
+    address_space_left,
+    host_memory,
+    process_memory,
+    reset_peak,
+)
 from kvsched.evidence.probe.backend import Block, OutOfMemory, Reading
 from kvsched.evidence.probe.shape import DTYPE_BYTES, BlockShape
 from kvsched.foundation.errors import KvschedError
@@ -77,11 +83,12 @@ class CpuBackend:
         }
 
     def usable_bytes(self) -> int:
-        """What the kernel can give without swapping, within the control group's limit."""
+        """What the kernel can give without swapping, within the limits on group and process."""
         usable = self._memory().usable
         if usable is None:
             raise KvschedError("how much memory is free is not known: the system has no meminfo")
-        return usable
+        left = address_space_left()
+        return usable if left is None else min(usable, left)
 
     def limit(self, extra_bytes: int | None) -> None:
         """Do nothing: the probe counts what it asks for, and pages are touched within the share."""
