@@ -64,6 +64,7 @@ class CpuBackend:
             "blocks are live",
             "peak_reserved_bytes": "the same as the driver's peak",
             "system_calls": "the C library does not count its calls to the system",
+            "warm_system_calls": "the C library does not count its calls to the system",
         }
         if self._library is None:
             why = "the C library is not glibc 2.33 or later (no mallinfo2)"
@@ -73,6 +74,11 @@ class CpuBackend:
         """The processor in the device's place; no GPU, so no GPU memory."""
         self.missing["runtime.gpu_memory_gb"] = "no GPU took part"
         self.missing["runtime.native_bf16_supported"] = "no GPU took part"
+        if self._torch is None:
+            self.missing["runtime.torch"] = "torch was not loaded: NumPy took its place"
+            self.missing["runtime.torch_cuda"] = "torch was not loaded"
+        elif self._torch.version.cuda is None:
+            self.missing["runtime.torch_cuda"] = "this torch is built without CUDA"
         return {
             "device": f"CPU ({cpu_model() or 'unknown'})",
             "gpu_memory_gb": None,
