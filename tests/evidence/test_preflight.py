@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import http.server
 import json
+import os
 import socket
 import threading
 from collections.abc import Iterator
@@ -19,7 +20,7 @@ from packaging.requirements import Requirement
 from kvsched.cli.app import app
 from kvsched.evidence.preflight import run as run_module
 from kvsched.evidence.preflight.gpu import Machine
-from kvsched.evidence.preflight.host import engine_check, python_check
+from kvsched.evidence.preflight.host import engine_check, output_check, python_check
 from kvsched.evidence.preflight.report import Check, Preflight, decision_of, worst
 from kvsched.evidence.preflight.run import run_preflight
 from kvsched.evidence.preflight.settings import PreflightSettings, checked, split_packages
@@ -245,6 +246,8 @@ class Engine(http.server.BaseHTTPRequestHandler):
             self.server.held.wait(20)  # type: ignore[attr-defined]
             return
         self.send_response(code)
+        if code == 302:
+            self.send_header("Location", "http://[::bad/")
         self.send_header("Content-Length", "0")
         self.end_headers()
 
@@ -275,6 +278,7 @@ def engine() -> Iterator[tuple[str, type[Engine]]]:
         ({"/health": 503, "/v1/models": 200}, "blocked", "/health answers 503"),
         ({}, "blocked", "/v1/models answers 404"),
         ({"/health": 0}, "blocked", "no answer within 0.3 s"),
+        ({"/health": 302}, "blocked", "leads on to what is no address"),
     ],
 )
 def test_an_engines_answers(
@@ -345,3 +349,16 @@ def test_an_output_that_cannot_be_written_blocks(
     blocked = [check["name"] for check in shown["checks"] if check["status"] == "blocked"]
     assert blocked == ["disk (output)"]
     assert sorted(tmp_path.iterdir()) == before
+
+
+def test_an_output_that_is_a_device_or_too_long_is_blocked(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    for output, said in (
+        (str(pipe), "device or a pipe"),
+        (str(tmp_path / ("x" * 300)), "too long"),
+    ):
+        check = output_check(output, 0.0)
+        assert check.status == "blocked"
+        assert said in check.reason
+    assert output_check(str(tmp_path / "new.json"), 0.0).status == "ok"

@@ -285,3 +285,40 @@ def _wait_until_it_allocates(process: subprocess.Popen[str]) -> None:
             time.sleep(1.5)
             return
         time.sleep(0.05)
+
+
+def test_patterns_leave_room_for_the_larger_block_in_the_share() -> None:
+    shape = ShapeSettings(kv_heads=8, head_dim=128, layers=8)  # 512 KiB
+    each = (512 << 10) + CpuBackend.object_bytes
+
+    class Small(CpuBackend):
+        def usable_bytes(self) -> int:
+            return 40 * each
+
+    def probed(blocks: int) -> ProbeReport:
+        settings = ProbeSettings(
+            shape=shape, blocks=blocks, repeats=1, device="cpu", memory_share=0.5,
+            copy_bytes=(1 << 20,),
+        )  # fmt: skip
+        return run_probe(settings, Small())
+
+    assert {row.freed_blocks for row in probed(20).fragmentation} == {8}  # of 20 − 4
+    assert {row.freed_blocks for row in probed(12).fragmentation} == {6}
+
+
+def test_a_limit_on_addresses_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    resource = pytest.importorskip("resource")
+    backend = CpuBackend()
+    free = backend.usable_bytes()
+    limit = address_space_taken() + (64 << 20)
+    monkeypatch.setattr(resource, "getrlimit", lambda _which: (limit, limit))
+    assert backend.usable_bytes() < (65 << 20) < free
+
+
+def address_space_taken() -> int:
+    (line,) = (
+        each
+        for each in Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
+        if each.startswith("VmSize")
+    )
+    return int(line.split()[1]) << 10

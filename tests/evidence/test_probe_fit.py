@@ -29,6 +29,8 @@ class Piece:
 class Simulated:
     """``capacity`` bytes; keeps the most that was ever asked for at once."""
 
+    object_bytes = 0
+
     def __init__(self, capacity: int) -> None:
         self.capacity, self.used, self.most = capacity, 0, 0
 
@@ -52,6 +54,12 @@ def check(capacity: int, share: int) -> None:
     assert all(blocks * EACH <= share for blocks, _ in found.trials)
     assert len(found.trials) <= 1 + (share // EACH).bit_length()
     assert found.limited_by == ("share" if share // EACH <= capacity // EACH else "allocator")
+
+
+def test_objects_take_part_of_the_share() -> None:
+    memory: Any = Simulated(1000 * EACH)
+    memory.object_bytes = 3 * EACH
+    assert largest_fit(memory, SHAPE, 100 * EACH).largest_blocks == 25
 
 
 @given(capacity=st.integers(0, 200 * EACH), share=st.integers(0, 200 * EACH))

@@ -14,6 +14,7 @@ from kvsched.evidence.preflight import report as preflight_report
 from kvsched.evidence.preflight.gpu import Machine
 from kvsched.evidence.preflight.run import run_preflight
 from kvsched.evidence.preflight.settings import PreflightSettings
+from kvsched.evidence.probe.cpu import CpuBackend
 from kvsched.evidence.probe.cuda import CudaBackend
 from kvsched.evidence.probe.record import record_of
 from kvsched.evidence.probe.report import ProbeReport
@@ -81,3 +82,45 @@ def test_a_preflight_of_a_file_becomes_a_record() -> None:
     broken = {**msgspec.to_builtins(result), "status": "fine"}
     with pytest.raises(InputError, match="status: invalid enum value 'fine'"):
         record_from(json.dumps(broken).encode(), "preflight.json")
+
+
+def test_blocks_too_small_for_patterns_say_so() -> None:
+    shape = ShapeSettings(kv_heads=1, head_dim=8, layers=1)
+    settings = ProbeSettings(
+        shape=shape, blocks=8, repeats=1, device="cpu", memory_share=0.0001, copy_bytes=(1 << 20,)
+    )
+    report = run_probe(settings)
+    record = record_of(report)
+    names = [name for name in record.missing if name.startswith(("fits_", "stranded_"))]
+    assert len(names) == 12
+    assert {record.missing[name] for name in names} == {report.missing["fragmentation.fits"]}
+    for name, value in record.metrics.items():
+        assert (value is None) == (name in record.missing)
+
+
+def test_every_null_of_a_host_probe_has_a_reason() -> None:
+    shape = ShapeSettings(kv_heads=8, head_dim=128, layers=8)
+    settings = ProbeSettings(
+        shape=shape, blocks=8, repeats=1, device="cpu", memory_share=0.01, copy_bytes=(1 << 20,)
+    )
+    for backend in (CpuBackend(), CpuBackend(FakeTorchOnHost())):
+        assert backend.describe()["torch_cuda"] is None
+        assert "runtime.torch_cuda" in backend.missing
+    report = run_probe(settings, CpuBackend())
+    found = msgspec.to_builtins(report)
+    run = found["runs"][0]
+    for prefix, values in (
+        ("", run),
+        ("", run["accounts"]),
+        ("", found["pooled"]["accounts"]),
+        ("runtime.", found["runtime"]),
+    ):
+        for name, value in values.items():
+            assert value is not None or prefix + name in report.missing
+
+
+class FakeTorchOnHost:
+    __version__ = "2.9.0+cpu"
+
+    class version:  # noqa: N801 - torch's name
+        cuda = None

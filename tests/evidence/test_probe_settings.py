@@ -10,7 +10,7 @@ import pytest
 from kvsched.catalog import load_model
 from kvsched.evidence.probe.cpu import CpuBackend
 from kvsched.evidence.probe.run import run_probe
-from kvsched.evidence.probe.settings import ProbeSettings, checked
+from kvsched.evidence.probe.settings import ProbeSettings, check_share, checked
 from kvsched.evidence.probe.shape import BlockShape, ShapeSettings, block_shape
 from kvsched.foundation.errors import UsageError
 
@@ -121,7 +121,18 @@ def test_more_than_the_share_is_refused_with_what_would_fit(vary: tuple[str, ...
     settings = ProbeSettings(
         shape=STATED, blocks=8 if vary else 1000, device="cpu", memory_share=0.25, vary=vary
     )
-    # 2 MiB a block: 128 in a quarter of a GiB.
-    with pytest.raises(UsageError, match=r"--blocks 128 would fit"):
+    # 2 MiB a block, and its object: 128 in a quarter of a GiB, but for those.
+    with pytest.raises(UsageError, match=r"--blocks 127 would fit"):
         run_probe(settings, backend)
     assert backend.asked == 0
+
+
+def test_objects_of_tiny_blocks_count_on_the_host() -> None:
+    tiny = ShapeSettings(kv_heads=1, head_dim=1, layers=1, block_tokens=1, dtype="float8")
+    backend = Watched()
+    settings = ProbeSettings(shape=tiny, blocks=200_000, device="cpu", memory_share=0.1)
+    with pytest.raises(UsageError, match="for their objects"):
+        run_probe(settings, backend)
+    assert backend.asked == 0
+    shape = block_shape(tiny)
+    check_share([("the probe", shape, 200_000)], 400_000, "the share")  # as on a device

@@ -168,6 +168,27 @@ def test_a_broken_probe_report(path: tuple[Any, ...], value: Any, fault: str) ->
     assert str(error.value).startswith(f"in.json: {fault}")
 
 
+@pytest.mark.parametrize("value", [9 * 10**400, -(2**63) - 1])
+def test_a_run_beyond_64_bits(value: int) -> None:
+    runs = [{"allocation_ms": value}, {"allocation_ms": 1.5}]
+    with pytest.raises(InputError, match=r"runs.0.allocation_ms: is beyond 64 bits"):
+        made({**PROBE, "runs": runs})
+
+
+@pytest.mark.parametrize(
+    ("changes", "fault"),
+    [
+        ({"runs": []}, "runs: there is none"),
+        ({"config": {}}, "config.bytes_per_block_theoretical: must be"),
+        ({"config": {"bytes_per_block_theoretical": True}}, "must be a whole number"),
+    ],
+)
+def test_a_broken_report_of_kvscheds_own_probe(changes: dict[str, Any], fault: str) -> None:
+    kept = Path(__file__).parents[2] / "examples" / "evidence" / "probe-cpu.json"
+    with pytest.raises(InputError, match=fault):
+        made({**json.loads(kept.read_bytes()), **changes})
+
+
 def test_a_probe_report_without_a_field() -> None:
     for name in ("task", "evidence_level", "runtime", "config", "decision"):
         report = {key: value for key, value in PROBE.items() if key != name}

@@ -14,11 +14,13 @@ from typing import Any
 
 import pytest
 from some_records import PROBE, a_record
+from typer.testing import CliRunner
 
 from kvsched.cli.app import app
 from kvsched.evidence.record import Record, sealed
 from kvsched.evidence.record_check import canonical
-from kvsched.foundation.errors import KvschedError
+from kvsched.evidence.registry import Registry
+from kvsched.foundation.errors import KvschedError, UsageError
 
 
 class Terminal:
@@ -254,3 +256,18 @@ def test_a_link_to_a_registry(
         "export", "-o", path, "--format", "csv", "--registry", link, code=2
     )
     kvsched("list", "--registry", "x" * 5000, code=2)
+
+
+def test_a_probe_does_not_write_over_the_records(tmp_path: Path) -> None:
+    path = tmp_path / "records.sqlite"
+    with Registry(path) as registry:
+        registry.add(a_record())
+    before = path.read_bytes()
+    block = ["--kv-heads", "8", "--head-dim", "128", "--layers", "1", "--memory-share", "0.01"]
+    for option in ("--output", "--html"):
+        ended = CliRunner().invoke(
+            app, ["probe", "--device", "cpu", *block, option, str(path), "--registry", str(path)]
+        )
+        assert isinstance(ended.exception, UsageError)
+        assert "never written over" in str(ended.exception)
+    assert path.read_bytes() == before

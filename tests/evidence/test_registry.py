@@ -179,6 +179,37 @@ def test_every_bit_of_a_body_counts(path: Path, three: list[Record]) -> None:
         assert registry.verify() == []
 
 
+def test_a_body_of_another_type_or_without_end_is_found(path: Path, three: list[Record]) -> None:
+    deep = b'{"detail":' + b'{"a":' * 5000 + b"1" + b"}" * 5001
+    for body, said in ((canonical(three[1]).decode(), "kept as str"), (5, "int"), (deep, "no rec")):
+        unguarded(path, "UPDATE records SET body = ? WHERE seq = 2", values=(body,))
+        with Registry(path) as registry:
+            assert any(said in fault and "(row 2)" in fault for fault in registry.verify())
+
+
+def test_text_that_is_no_utf8_is_a_fault_of_its_row(path: Path, three: list[Record]) -> None:
+    for column in ("name", "checksum", "link"):
+        unguarded(path, f"UPDATE records SET {column} = CAST(X'FF41' AS TEXT) WHERE seq = 2")  # noqa: S608
+        with Registry(path) as registry:
+            faults = registry.verify()
+        assert any("(row 2)" in fault for fault in faults), column
+        assert all(fault.isprintable() for fault in faults)
+    # The same in what SQLite quotes of a damaged schema.
+    data = path.read_bytes()
+    path.write_bytes(
+        data.replace(b"CREATE INDEX records_corrects", b"CREATE \xff\xfeDEX records_corrects")
+    )
+    with pytest.raises(KvschedError, match="damaged"), Registry(path) as registry:
+        registry.list()
+
+
+def test_filters_that_no_record_can_meet(path: Path, three: list[Record]) -> None:
+    with Registry(path) as registry:
+        assert registry.list(limit=10**30) == three
+        with pytest.raises(UsageError, match=r"--task '\\udcff'"):
+            registry.list(task="\udcff")
+
+
 def rewritten(record: Record, **changes: Any) -> tuple[str, bytes]:
     made = sealed(msgspec.structs.replace(record, **changes))
     return made.checksum, canonical(made)

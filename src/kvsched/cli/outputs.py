@@ -6,6 +6,7 @@ import tempfile
 from pathlib import Path
 
 from kvsched.foundation.errors import UsageError
+from kvsched.foundation.files import is_special
 
 
 def check_writable(option: str, path: str | None) -> None:
@@ -17,7 +18,10 @@ def check_writable(option: str, path: str | None) -> None:
     target = Path(path)
     if target.is_dir():
         raise UsageError(f"{option}: {target} is a folder")
+    if is_special(target):
+        raise UsageError(f"{option}: {target} is no plain file")
     try:
+        target.exists()  # asks whether the name is one
         with tempfile.TemporaryFile(dir=target.parent):
             pass
     except OSError as error:

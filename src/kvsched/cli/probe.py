@@ -156,10 +156,24 @@ def command(block: BlockOptions, measure: MeasureOptions, result: ResultOptions)
     check_apart(result.output, result.html)
     check_writable("--output", result.output)
     check_writable("--html", result.html)
+    _check_registry(result)
     with steps() as told:
         report = run_probe(_settings(block, measure), report=told)
     _write(report, result)
     _show(report, result)
+
+
+def _check_registry(result: ResultOptions) -> None:
+    """Refuse, before anything is measured, a registry that is none or that an output would hit."""
+    from kvsched.cli.records import keep_apart
+    from kvsched.evidence.registry import Registry
+
+    with Registry(result.registry) as registry:
+        for output in (result.output, result.html):
+            if output is not None:
+                keep_apart(registry.path, output)
+        if result.record or result.registry is not None:
+            registry.known()
 
 
 def _write(report: ProbeReport, result: ResultOptions) -> None:

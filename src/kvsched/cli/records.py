@@ -284,7 +284,7 @@ def _export(opened: Registry, chosen: dict[str, Any], kind: str, output: str | N
             WRITERS[kind](again, corrections, stream)
 
     if output is not None:
-        _keep_apart(opened.path, output)
+        keep_apart(opened.path, output)
         with whole_file(output) as file:
             write(file)
         return
@@ -296,7 +296,7 @@ def _export(opened: Registry, chosen: dict[str, Any], kind: str, output: str | N
     sys.stdout.buffer.flush()
 
 
-def _keep_apart(registry: Path, output: str) -> None:
+def keep_apart(registry: Path, output: str) -> None:
     """Raise UsageError where the output is the registry, or one of SQLite's files beside it."""
     target = Path(output)
     if "\0" in output:

@@ -60,6 +60,19 @@ def process_memory(root: Path = Path("/")) -> tuple[int | None, int | None]:
     return (exact if exact is not None else status.get("VmRSS")), status.get("VmHWM")
 
 
+def address_space_left(root: Path = Path("/")) -> int | None:
+    """Bytes that ``ulimit -v`` leaves this process; None without such a limit."""
+    try:
+        import resource
+    except ImportError:  # not on every system
+        return None
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    taken = _fields(root / "proc/self/status").get("VmSize")
+    if limit == resource.RLIM_INFINITY or taken is None:
+        return None
+    return max(0, limit - taken)
+
+
 def reset_peak() -> bool:
     """Start the peak of `process_memory` anew; False where the kernel does not allow it."""
     try:

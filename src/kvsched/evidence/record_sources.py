@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from kvsched.evidence.record import DECISIONS, EVIDENCE_LEVELS, STATUSES, Record, sealed
-from kvsched.evidence.record_check import MOST_BYTES, RecordError, parse_object, record_of
+from kvsched.evidence.record_check import (
+    MOST_BYTES,
+    MOST_INTEGER,
+    RecordError,
+    parse_object,
+    record_of,
+)
 from kvsched.evidence.record_new import new_record
 from kvsched.foundation.errors import InputError, UsageError
 
@@ -33,7 +39,7 @@ def read_source(path: str) -> tuple[bytes, str]:
     """
     file = Path(path)
     try:
-        if "\0" in path:
+        if not path or "\0" in path:
             raise InputError(repr(path), "no file can have that name")
         if file.is_dir():
             file = file / _BENCH_FILE
@@ -94,7 +100,13 @@ def _of_own_probe(report: dict[str, Any]) -> Record:
     from kvsched.evidence.probe.record import record_of
     from kvsched.evidence.probe.report import ProbeReport
 
-    return record_of(_converted(report, ProbeReport, "probe report"))
+    found = _converted(report, ProbeReport, "probe report")
+    if not found.runs:
+        raise RecordError("runs: there is none in this probe report")
+    theory = found.config.get("bytes_per_block_theoretical")
+    if not isinstance(theory, int) or isinstance(theory, bool):
+        raise RecordError("config.bytes_per_block_theoretical: must be a whole number")
+    return record_of(found)
 
 
 def _of_probe(report: dict[str, Any]) -> Record:
@@ -168,6 +180,8 @@ def _run_metrics(
 
 
 def _number(value: Any, name: str) -> float | int | None:
+    if isinstance(value, int) and not -MOST_INTEGER <= value < MOST_INTEGER:
+        raise RecordError(f"{name}: is beyond 64 bits")
     if value is None or (isinstance(value, int | float) and not isinstance(value, bool)):
         return value
     raise RecordError(f"{name}: must be a number or null, not {str(value)[:60]!r}")

@@ -31,6 +31,7 @@ FIRST_LINK = "0" * 64
 """What the first record links to."""
 _INSERT = f"INSERT INTO records VALUES ({', '.join('?' * (len(COLUMNS) + 3))})"  # noqa: S608, no value is in it
 _MOST_CANDIDATES = 8
+_MOST_ROWS = 2**63 - 1
 
 
 def link_after(previous: str, seq: int, record: Record, body: bytes) -> str:
@@ -204,6 +205,8 @@ class Registry:
                 raise UsageError(f"--{option} {value}: must be one of {', '.join(known)}")
             wanted.append(f"{column} = ?")
             values.append(value)
+        if task is not None and not task.isprintable():
+            raise UsageError(f"--task {task!a}: no task is called so")
         if since is not None:
             wanted.append("created_at >= ?")
             values.append(since)
@@ -220,7 +223,8 @@ class Registry:
         newest = f"SELECT seq FROM records WHERE {wanted} ORDER BY seq DESC LIMIT ?"  # noqa: S608
         query = f"SELECT record_id, body FROM records WHERE seq IN ({newest}) ORDER BY seq"  # noqa: S608
         with faults(self.path):
-            for row in self._rows(query, (*values, -1 if limit is None else limit)):
+            most = -1 if limit is None else min(limit, _MOST_ROWS)
+            for row in self._rows(query, (*values, most)):
                 yield self._decoded(*row)
 
     def list(
@@ -310,7 +314,7 @@ class Registry:
     def _decoded(self, record_id: str, body: bytes) -> Record:
         try:
             return msgspec.json.decode(body, type=Record)
-        except (msgspec.MsgspecError, TypeError, ValueError) as error:
+        except (msgspec.MsgspecError, TypeError, ValueError, RecursionError) as error:
             fault = f"record {record_id} is damaged (kvsched records verify says more)"
             raise InputError(str(self.path), fault) from error
 

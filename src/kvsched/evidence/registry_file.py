@@ -115,6 +115,8 @@ def faults(path: Path) -> Iterator[None]:
         if kind == sqlite3.SQLITE_CORRUPT:
             raise KvschedError(f"{path}: is damaged ({error})") from error
         raise KvschedError(f"{path}: {error}") from error
+    except UnicodeDecodeError as error:  # of SQLite's own message, which quotes what is damaged
+        raise KvschedError(f"{path}: is damaged (text in it is no UTF-8)") from error
 
 
 def _why(path: Path) -> str:
@@ -168,8 +170,14 @@ def open_for_reading(path: Path) -> sqlite3.Connection | None:
         return _opened(path, modes[-1])
 
 
-_NO_PLACE = (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM)
-"""Faults of a file or a folder that this user cannot write."""
+_NO_PLACE = (
+    sqlite3.SQLITE_CANTOPEN,
+    sqlite3.SQLITE_READONLY,
+    sqlite3.SQLITE_PERM,
+    sqlite3.SQLITE_IOERR,
+    sqlite3.SQLITE_FULL,
+)
+"""Faults of a file or a folder that this user cannot write, or of a disk that is full."""
 
 
 def _opened(path: Path, mode: str) -> sqlite3.Connection | None:

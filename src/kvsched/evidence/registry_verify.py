@@ -29,6 +29,8 @@ def verify(connection: sqlite3.Connection, path: Path, head: str | None = None) 
     found: list[str] = []
     try:
         with faults(path):
+            # Text that is no UTF-8 comes back as what no JSON holds, and differs from it.
+            connection.text_factory = _any_text
             connection.execute("BEGIN")
             try:
                 found += _definitions(connection)
@@ -36,6 +38,7 @@ def verify(connection: sqlite3.Connection, path: Path, head: str | None = None) 
                     found += _rows(connection, head)
                 found += _pages(connection)
             finally:
+                connection.text_factory = str
                 if connection.in_transaction:
                     connection.execute("ROLLBACK")
     except KvschedError as error:
@@ -44,6 +47,14 @@ def verify(connection: sqlite3.Connection, path: Path, head: str | None = None) 
             raise
         found.append(str(error).removeprefix(f"{path}: "))
     return found
+
+
+def _any_text(raw: bytes) -> str:
+    return raw.decode(errors="surrogateescape")
+
+
+def _shown(value: object) -> str:
+    return str(value).encode(errors="backslashreplace").decode()
 
 
 def _pages(connection: sqlite3.Connection) -> Iterator[str]:
@@ -63,7 +74,7 @@ def _definitions(connection: sqlite3.Connection) -> Iterator[str]:
         elif held[name][1] != sql:
             yield f"{kind} {name} was changed"
     for name in sorted(set(held) - set(DEFINITIONS)):
-        yield f"{held[name][0]} {name} does not belong here"
+        yield f"{held[name][0]} {_shown(name)} does not belong here"
 
 
 def _rows(connection: sqlite3.Connection, head: str | None) -> Iterator[str]:
@@ -72,7 +83,7 @@ def _rows(connection: sqlite3.Connection, head: str | None) -> Iterator[str]:
     # Only names of columns are put in.
     query = f"SELECT seq, link, body, {_COLUMNS} FROM records ORDER BY seq"  # noqa: S608
     for seq, link, body, *columns in connection.execute(query):
-        who = f"record {columns[0]} (row {seq})"
+        who = f"record {_shown(columns[0])} (row {seq})"
         whole = seq == expected
         if not whole:
             last = f" to {seq - 1}" if seq - 1 > expected else ""
@@ -85,7 +96,7 @@ def _rows(connection: sqlite3.Connection, head: str | None) -> Iterator[str]:
                 yield f"{who}: its link to the row before is broken"
         noted = noted or link == head
         seen.add(columns[0])
-        expected, previous = seq + 1, link
+        expected, previous = seq + 1, _shown(link)
     highest = connection.execute("SELECT seq FROM sqlite_sequence WHERE name = 'records'")
     row = highest.fetchone()
     given = 0 if row is None else row[0]
@@ -97,9 +108,12 @@ def _rows(connection: sqlite3.Connection, head: str | None) -> Iterator[str]:
 
 def _body(body: Any, columns: dict[str, Any], who: str) -> Any:
     """Yield the faults of one row's JSON and columns; return its record, None if unreadable."""
+    if not isinstance(body, bytes):  # SQLite keeps any type in any column
+        yield f"{who}: its JSON is kept as {type(body).__name__}, not as bytes"
+        return None
     try:
         record = msgspec.json.decode(body, type=Record)
-    except (msgspec.MsgspecError, TypeError, ValueError) as error:
+    except (msgspec.MsgspecError, TypeError, ValueError, RecursionError) as error:
         yield f"{who}: its JSON is no record ({' '.join(str(error).split())})"
         return None
     if checksum_of(record) != record.checksum:

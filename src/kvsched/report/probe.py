@@ -172,7 +172,8 @@ def sentences(report: ProbeReport) -> list[str]:
     found = [
         f"{config['block_count']:,} blocks of {shape} {config['dtype']} "
         f"({config['bytes_per_block_theoretical']:,} bytes by {config['theory']}), "
-        f"{config['repeats']} repeats on {report.runtime['device']}",
+        f"{config['repeats']} repeat{'s' if config['repeats'] != 1 else ''} on "
+        f"{report.runtime['device']}",
         f"Evidence: {report.evidence_level}. {report.evidence}",
     ]
     if report.fit is not None:

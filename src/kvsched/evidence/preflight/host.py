@@ -17,6 +17,7 @@ from packaging.requirements import Requirement
 from kvsched.evidence.preflight.gpu import Machine
 from kvsched.evidence.preflight.report import Check
 from kvsched.evidence.preflight.settings import engine_base
+from kvsched.foundation.files import is_special
 
 PYTHON = (3, 11)
 ENGINE_PATHS = ("/health", "/v1/models")
@@ -94,11 +95,21 @@ def disk_check(name: str, folder: Path, least_gb: float, *, must_write: bool) ->
 def output_check(output: str, least_gb: float) -> Check:
     """Whether the file of ``--output`` can be written, and what is free beside it."""
     target = Path(output)
-    if target.is_dir():
+    fault = ""
+    try:
+        if target.is_dir():
+            fault = "is a folder"
+        elif is_special(target):
+            fault = "is a device or a pipe"
+        else:
+            target.exists()
+    except OSError as error:
+        fault = f"cannot be a file ({error.strerror})"
+    if fault:
         return Check(
             name="disk (output)",
             status="blocked",
-            reason="what --output names is a folder.",
+            reason=f"what --output names {fault}.",
             next_action="name a file",
         )
     return disk_check("disk (output)", target.parent, least_gb, must_write=True)
@@ -135,6 +146,9 @@ def _asked(base: str, timeout_s: float) -> Check:
                 break
         except (OSError, http.client.HTTPException) as error:
             reason = _why(error, timeout_s)
+            break
+        except ValueError:
+            reason = f"GET {path} leads on to what is no address"
             break
     return _unreachable(reason)
 

@@ -48,6 +48,8 @@ class Backend(Protocol):
     notes: list[str]
     caches: bool
     """Whether freed memory stays with the allocator, so that a second loop needs no system."""
+    object_bytes: int
+    """What a tensor takes of this memory beside its elements, whatever its size; an upper bound."""
 
     noise_bytes: int
     """How much ``reserved`` may grow by what is none of the probe's doing."""

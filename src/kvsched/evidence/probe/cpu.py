@@ -10,7 +10,13 @@ from typing import Any
 import numpy as np
 
 from kvsched.evidence.environment import cpu_model
-from kvsched.evidence.host_memory import HostMemory, host_memory, process_memory, reset_peak
+from kvsched.evidence.host_memory import (
+    HostMemory,
+    address_space_left,
+    host_memory,
+    process_memory,
+    reset_peak,
+)
 from kvsched.evidence.probe.backend import Block, OutOfMemory, Reading
 from kvsched.evidence.probe.shape import DTYPE_BYTES, BlockShape
 from kvsched.foundation.errors import KvschedError
@@ -44,6 +50,7 @@ class CpuBackend:
     name = "cpu"
     evidence_level = "cpu_simulation"
     caches = False
+    object_bytes = 1024
     noise_bytes = 128 << 10
 
     def __init__(self, torch: Any = None, memory: Callable[[], HostMemory] = host_memory) -> None:
@@ -57,6 +64,7 @@ class CpuBackend:
             "blocks are live",
             "peak_reserved_bytes": "the same as the driver's peak",
             "system_calls": "the C library does not count its calls to the system",
+            "warm_system_calls": "the C library does not count its calls to the system",
         }
         if self._library is None:
             why = "the C library is not glibc 2.33 or later (no mallinfo2)"
@@ -66,6 +74,11 @@ class CpuBackend:
         """The processor in the device's place; no GPU, so no GPU memory."""
         self.missing["runtime.gpu_memory_gb"] = "no GPU took part"
         self.missing["runtime.native_bf16_supported"] = "no GPU took part"
+        if self._torch is None:
+            self.missing["runtime.torch"] = "torch was not loaded: NumPy took its place"
+            self.missing["runtime.torch_cuda"] = "torch was not loaded"
+        elif self._torch.version.cuda is None:
+            self.missing["runtime.torch_cuda"] = "this torch is built without CUDA"
         return {
             "device": f"CPU ({cpu_model() or 'unknown'})",
             "gpu_memory_gb": None,
@@ -76,11 +89,12 @@ class CpuBackend:
         }
 
     def usable_bytes(self) -> int:
-        """What the kernel can give without swapping, within the control group's limit."""
+        """What the kernel can give without swapping, within the limits on group and process."""
         usable = self._memory().usable
         if usable is None:
             raise KvschedError("how much memory is free is not known: the system has no meminfo")
-        return usable
+        left = address_space_left()
+        return usable if left is None else min(usable, left)
 
     def limit(self, extra_bytes: int | None) -> None:
         """Do nothing: the probe counts what it asks for, and pages are touched within the share."""

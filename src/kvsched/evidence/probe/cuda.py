@@ -30,6 +30,7 @@ class CudaBackend:
     name = "cuda"
     evidence_level = "synthetic_gpu_block_probe"
     caches = True
+    object_bytes = 0  # the objects are on the host
     noise_bytes = 0
 
     def __init__(self, torch: Any, index: int = 0) -> None:

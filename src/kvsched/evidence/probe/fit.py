@@ -13,12 +13,13 @@ MOST_FITTED = 100_000
 def largest_fit(backend: Backend, shape: BlockShape, share_bytes: int) -> Fit:
     """Return the most blocks that are there at once, never asking for more than the share.
 
-    Asked for first is what the share holds by the block's own bytes; only where the allocator
+    Asked for first is what the share holds by the block's own bytes (and, on the host, its
+    objects'); only where the allocator
     refuses that is the interval halved, O(log blocks) trials of O(blocks) allocations. The
     allocator's own limit is set to the share, so that what it rounds up counts as well. More
     than `MOST_FITTED` blocks are never asked for.
     """
-    holds = share_bytes // shape.tensor_bytes
+    holds = share_bytes // (shape.tensor_bytes + len(shape.parts) * backend.object_bytes)
     limit = min(holds, MOST_FITTED)
     trials: list[tuple[int, bool]] = []
     low, high = 0, limit + 1

@@ -149,7 +149,8 @@ def measure_fragmentation(
     but for the noise of its account; the first that is not ends it. Larger blocks that the noise
     could hide are not counted. O(blocks) allocations. Raises OutOfMemory.
     """
-    plugs = backend.plug_holes(shape)
+    seen = factor * shape.tensor_bytes >= 4 * backend.noise_bytes
+    plugs = backend.plug_holes(shape) if seen else []
     before = backend.reading()
     held, _, _ = _fill(backend, shape, blocks)
     full = backend.reading().above(before)
@@ -161,7 +162,6 @@ def measure_fragmentation(
     ideal = len(places) // factor
     fits: int | None = None
     stranded: int | None = None
-    seen = factor * shape.tensor_bytes >= 4 * backend.noise_bytes
     if full.reserved is not None and seen:
         most = full.reserved + backend.noise_bytes
         stranded = _unused(halved)

@@ -79,14 +79,13 @@ def probe_metrics(report: ProbeReport) -> tuple[dict[str, float | int | None], d
 
 
 def _why(key: str, report: ProbeReport) -> str:
-    if key in report.missing:
-        return report.missing[key]
-    if key == "pooled_saved_bytes" and "pooled" in report.missing:
-        return report.missing["pooled"]
-    accounts = ("reserved_bytes", "allocated_bytes", "peak_allocated_bytes", "peak_driver_bytes")
-    for account in accounts:
-        if account in report.missing:
-            return report.missing[account]
+    """The report's reason for what the metric is made of."""
+    of = {"pooled_saved_bytes": "pooled", "peak_memory_mb": "peak_driver_bytes"}.get(key, key)
+    if key.startswith(("fits_share_", "stranded_bytes_")):
+        of = "fragmentation.fits"
+    for name in (of, "reserved_bytes", "allocated_bytes"):
+        if name in report.missing:
+            return report.missing[name]
     return "not measured on this kind of memory"
 
 

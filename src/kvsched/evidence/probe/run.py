@@ -66,7 +66,7 @@ def run_probe(
     said = f"the share {ratio:g} of {usable:,} bytes that are free"
     wanted = [("the probe", shape, settings.blocks)]
     wanted += [(f"--vary {v.key}={v.value}", v.shape, v.blocks) for v in varied]
-    check_share(wanted, share, said)
+    check_share(wanted, share, said, memory.object_bytes)
     with _limited(memory, share):
         try:
             return _measured(settings, memory, shape, varied, (ratio, usable, share), told)
@@ -118,7 +118,7 @@ def _measured(
     pooled = measure.measure_pooled(memory, shape, settings.blocks, held)
     if pooled is None:
         missing["pooled"] = "the allocator had no piece of that size"
-    fragmentation = _fragmentation(settings, memory, shape, missing, told)
+    fragmentation = _fragmentation(settings, memory, shape, share, missing, told)
     rows = _varied(settings, memory, varied, told)
     told("bandwidth", 0, 1)
     bandwidth = _bandwidth(settings, memory, shape, share, missing)
@@ -193,13 +193,24 @@ def _fragmentation(
     settings: ProbeSettings,
     memory: Backend,
     shape: BlockShape,
+    share: int,
     missing: dict[str, str],
     told: Report,
 ) -> list[Fragmentation]:
-    if settings.blocks < measure.FEWEST_FOR_PATTERNS:
-        missing["fragmentation"] = f"fewer than {measure.FEWEST_FOR_PATTERNS} blocks: no pattern"
-        return []
     blocks = min(settings.blocks, measure.MOST_IN_PATTERNS)
+    if memory.name == "cpu":
+        # No limit of the allocator's stops the larger block that what was freed cannot serve.
+        each = shape.tensor_bytes + len(shape.parts) * memory.object_bytes
+        blocks = min(blocks, share // each - max(measure.FACTORS))
+    if blocks < measure.FEWEST_FOR_PATTERNS:
+        few = f"fewer than {measure.FEWEST_FOR_PATTERNS} blocks"
+        beside = (
+            ""
+            if settings.blocks < measure.FEWEST_FOR_PATTERNS
+            else (f" and one {max(measure.FACTORS)} times as large are in the share")
+        )
+        missing["fragmentation"] = f"{few}{beside}: no pattern"
+        return []
     cases = [(pattern, factor) for pattern in measure.PATTERNS for factor in measure.FACTORS]
     found = []
     for done, (pattern, factor) in enumerate(cases):

@@ -114,18 +114,26 @@ def _variation(settings: ProbeSettings, key: str, value: str) -> Variation:
     return Variation(key, value, block_shape(shape), settings.blocks)
 
 
-def check_share(wanted: Sequence[tuple[str, BlockShape, int]], share_bytes: int, said: str) -> None:
+def check_share(
+    wanted: Sequence[tuple[str, BlockShape, int]],
+    share_bytes: int,
+    said: str,
+    object_bytes: int = 0,
+) -> None:
     """Refuse, before anything is allocated, what would take more than the share.
 
-    ``wanted`` is (what it is called, block, number of blocks). Raises UsageError with the largest
-    number that would fit.
+    ``wanted`` is (what it is called, block, number of blocks); each tensor takes ``object_bytes``
+    beside its elements. Raises UsageError with the largest number that would fit.
     """
     for name, shape, blocks in wanted:
-        total = blocks * shape.tensor_bytes
+        objects = len(shape.parts) * object_bytes
+        each = shape.tensor_bytes + objects
+        total = blocks * each
         if total > share_bytes:
-            most = share_bytes // shape.tensor_bytes
+            most = share_bytes // each
             advice = f"--blocks {most} would fit" if most else "not one block fits"
+            beside = f" (and {objects:,} for their objects)" if objects else ""
             raise UsageError(
-                f"{name}: {blocks:,} blocks of {shape.tensor_bytes:,} bytes are {total:,} bytes, "
-                f"more than {share_bytes:,}, {said}; {advice}, or raise --memory-share"
+                f"{name}: {blocks:,} blocks of {shape.tensor_bytes:,} bytes{beside} are {total:,} "
+                f"bytes, more than {share_bytes:,}, {said}; {advice}, or raise --memory-share"
             )
