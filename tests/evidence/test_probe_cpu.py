@@ -260,7 +260,7 @@ def test_an_interrupt_ends_it_in_one_line(tmp_path: Path) -> None:
     with subprocess.Popen(
         [
             *(sys.executable, "-m", "kvsched", "probe", *SMALL),
-            *("--repeats", "1000", "--blocks", "32", "--memory-share", "0.005"),
+            *("--repeats", "1000", "--blocks", "256", "--memory-share", "0.02"),
             *("--output", str(file)),
         ],
         stdout=subprocess.PIPE,
