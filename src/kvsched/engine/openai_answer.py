@@ -21,7 +21,14 @@ Fault = Literal[
     "incomplete",
     "cancelled",
 ]
-"""Why a request failed: the kinds of `kvsched.evidence.bench.measured`."""
+"""Why a request failed.
+
+refused: no connection; reset: it broke off in mid-answer; timeout_first_token: no token before
+its deadline; timeout: the answer did not end before its deadline; rate_limited: 429; server_error:
+5xx, or an error told inside the stream; client_error: another 4xx; invalid_json: what came is no
+answer; incomplete: the stream ended without its end mark or with fewer tokens than asked for;
+cancelled: the run was interrupted.
+"""
 
 MOST_DETAIL = 300
 """Characters of what is told of a fault."""

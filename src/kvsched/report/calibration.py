@@ -11,10 +11,10 @@ from rich.table import Table
 from rich.text import Text
 
 from kvsched.evidence.calibrate.result import Calibrated, Calibration, Error, Pair, RunCalibration
+from kvsched.report.console import print_lines
 from kvsched.report.figures import OTHERS, OWN, SYMBOLS, as_script, digits, layout, text
 from kvsched.report.format import MINUS, count, latencies, name, seconds, share, visible
 from kvsched.report.html import page
-from kvsched.report.terminal import ASCII
 
 COLOURS = (OWN, *OTHERS)
 LATENCIES = (("TTFT", "ttft"), ("TPOT", "tpot"))
@@ -153,14 +153,7 @@ def print_calibration(result: Calibration, console: Console) -> None:
 
     Where the console's encoding is no Unicode, signs become ASCII and other letters "?".
     """
-    if (console.encoding or "utf-8").lower().startswith("utf"):
-        for line in _lines(result):
-            console.print(line)
-        return
-    with console.capture() as captured:
-        for line in _lines(result):
-            console.print(line)
-    console.file.write(captured.get().translate(ASCII).encode("ascii", "replace").decode())
+    print_lines(_lines(result), console)
 
 
 def _values(pairs: Sequence[Pair], field: str, run: str) -> list[tuple[float, float, int]]:

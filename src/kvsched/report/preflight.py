@@ -7,8 +7,8 @@ from rich.table import Table
 from rich.text import Text
 
 from kvsched.evidence.preflight.report import Preflight
+from kvsched.report.console import print_lines
 from kvsched.report.format import visible
-from kvsched.report.terminal import ASCII
 
 STYLES = {"ok": "green", "warning": "yellow", "blocked": "bold red"}
 
@@ -27,10 +27,4 @@ def print_preflight(result: Preflight, console: Console) -> None:
             Text(visible(check.name)), Text(check.status, STYLES[check.status]), Text(visible(said))
         )
     last = Text(f"{result.status}: {visible(result.decision.reason)}", STYLES[result.status])
-    if (console.encoding or "utf-8").lower().startswith("utf"):
-        console.print(table, last, sep="\n")
-        return
-    with console.capture() as captured:
-        console.print(table, last, sep="\n")
-    plain = captured.get().replace("→", "->").translate(ASCII)
-    console.file.write(plain.encode("ascii", "replace").decode())
+    print_lines([table, last], console)

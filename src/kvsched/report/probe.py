@@ -10,10 +10,10 @@ from rich.table import Table
 from rich.text import Text
 
 from kvsched.evidence.probe.report import Accounts, ProbeReport
+from kvsched.report.console import print_lines
 from kvsched.report.figures import BOUND, OTHERS, OWN, as_script, digits, layout
 from kvsched.report.format import DASH, count, name, visible
 from kvsched.report.html import page
-from kvsched.report.terminal import ASCII
 
 ACCOUNT_ROWS = (
     ("requested", "requested_bytes"),
@@ -204,7 +204,7 @@ def print_probe(report: ProbeReport, console: Console) -> None:
     ]
     decision = report.decision
     lines.append(Text(f"{decision.decision}: {visible(decision.reason)}", style="bold"))
-    _print(lines, console)
+    print_lines(lines, console)
 
 
 def _table(title: str, headings: Cells, rows: list[Cells]) -> Table:
@@ -214,17 +214,6 @@ def _table(title: str, headings: Cells, rows: list[Cells]) -> Table:
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))
     return table
-
-
-def _print(lines: list[RenderableType], console: Console) -> None:
-    if (console.encoding or "utf-8").lower().startswith("utf"):
-        for line in lines:
-            console.print(line)
-        return
-    with console.capture() as captured:
-        for line in lines:
-            console.print(line)
-    console.file.write(captured.get().translate(ASCII).encode("ascii", "replace").decode())
 
 
 def memory_figure(report: ProbeReport) -> dict[str, Any]:

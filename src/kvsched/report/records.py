@@ -17,9 +17,9 @@ from kvsched.evidence.record import Record
 from kvsched.evidence.record_compare import MetricChange, RecordComparison, SettingChange
 from kvsched.evidence.record_words import brief_config, flat, key_metrics, number, setting
 from kvsched.foundation.version import VERSION
+from kvsched.report.console import print_lines
 from kvsched.report.format import DASH, MINUS, name, visible
 from kvsched.report.html import page
-from kvsched.report.terminal import ASCII
 
 SHORT_ID = 8
 """Digits of an id in a table."""
@@ -79,18 +79,6 @@ def side(change: SettingChange, of_a: bool) -> str:
     return visible(setting(value)) if there else "not set"
 
 
-def _print(lines: Sequence[RenderableType], console: Console) -> None:
-    """Print; where the console's encoding is no Unicode, signs become ASCII."""
-    if (console.encoding or "utf-8").lower().startswith("utf"):
-        for line in lines:
-            console.print(line)
-        return
-    with console.capture() as captured:
-        for line in lines:
-            console.print(line)
-    console.file.write(captured.get().translate(ASCII).encode("ascii", "replace").decode())
-
-
 def _table(*headings: str, right: Sequence[str] = ()) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for heading in headings:
@@ -129,7 +117,7 @@ def print_records(records: Sequence[Record], corrections: Corrections, console: 
         for said in (*more, standing(record, corrections)):
             if said:
                 lines.append(Padding(Text(visible(said), style="dim"), (0, 0, 0, digits + 2)))
-    _print(lines, console)
+    print_lines(lines, console)
 
 
 def _facts(record: Record, corrections: Corrections) -> list[tuple[str, str]]:
@@ -196,7 +184,7 @@ def print_record(record: Record, corrections: Corrections, console: Console) -> 
     if record.detail:
         parts = visible(", ".join(record.detail))
         lines += ["", Text(f"detail (--format json shows it): {parts}", style="dim")]
-    _print(lines, console)
+    print_lines(lines, console)
 
 
 def _pairs(rows: Sequence[tuple[str, str]]) -> Table:
@@ -235,7 +223,7 @@ def print_record_comparison(result: RecordComparison, console: Console) -> None:
             )
         lines += ["", settings]
     lines += [Text(f"Warning: {visible(said)}", style="yellow") for said in result.warnings]
-    _print(lines, console)
+    print_lines(lines, console)
 
 
 def _cells(row: MetricChange) -> tuple[str, str, str, str]:

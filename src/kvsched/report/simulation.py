@@ -9,11 +9,11 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from kvsched.report.console import print_lines
 from kvsched.report.figures import BOUND, OTHERS, OWN, as_script, digits, layout
 from kvsched.report.format import DASH, count, latencies, name, seconds, share, short, visible
 from kvsched.report.html import page
 from kvsched.report.simulation_settings import settings_line, step_time_line
-from kvsched.report.terminal import ASCII
 from kvsched.serve.distribution import Distribution
 from kvsched.serve.served import ServeResult
 from kvsched.serve.summary import Summary
@@ -232,15 +232,7 @@ def print_simulation(result: ServeResult, console: Console) -> None:
 
     Where the console's encoding is no Unicode, signs become ASCII and other letters "?".
     """
-    if (console.encoding or "utf-8").lower().startswith("utf"):
-        for line in _lines(result):
-            console.print(line)
-        return
-    with console.capture() as captured:
-        for line in _lines(result):
-            console.print(line)
-    text = captured.get().translate(SPARKS_ASCII).translate(ASCII)
-    console.file.write(text.encode("ascii", "replace").decode())
+    print_lines(_lines(result), console, SPARKS_ASCII)
 
 
 def _area(title: str, level: Level, edges: list[float], colour: str, percent: bool) -> list[Any]:

@@ -8,6 +8,7 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from kvsched.report.console import print_lines
 from kvsched.report.figures import BOUND, OTHERS, OWN, as_script, digits, layout
 from kvsched.report.figures import text as plain
 from kvsched.report.format import count, name, seconds, short, visible
@@ -21,7 +22,6 @@ from kvsched.report.points_table import (
     rate_table,
     sweep_table,
 )
-from kvsched.report.terminal import ASCII
 from kvsched.serve.find_rate import RateResult
 from kvsched.serve.points import Point
 from kvsched.serve.sweep import SweepResult
@@ -62,17 +62,6 @@ def _head(result: SweepResult | RateResult) -> list[RenderableType]:
     ]
 
 
-def _print(lines: list[RenderableType], console: Console) -> None:
-    if (console.encoding or "utf-8").lower().startswith("utf"):
-        for line in lines:
-            console.print(line)
-        return
-    with console.capture() as captured:
-        for line in lines:
-            console.print(line)
-    console.file.write(captured.get().translate(ASCII).encode("ascii", "replace").decode())
-
-
 def print_sweep(result: SweepResult, console: Console) -> None:
     """Print what was asked, a row a point, what comes of it, and who is on a front."""
     headings, rows = sweep_table(result)
@@ -82,7 +71,7 @@ def print_sweep(result: SweepResult, console: Console) -> None:
     lines += [Text(visible(said), style="bold") for said in result.sentences]
     lines.append(Text(f"front: {result.definitions['front']}", style="dim"))
     lines += [Text(said, style="dim") for said in legend(rows)]
-    _print(lines, console)
+    print_lines(lines, console)
 
 
 def sweep_title(result: SweepResult) -> str:
@@ -98,7 +87,7 @@ def print_rate(result: RateResult, console: Console) -> None:
     lines = [*_head(result), "", _table(title, _by(result), headings, rows), ""]
     lines += [Text(visible(said), style="bold") for said in result.sentences]
     lines += [Text(said, style="dim") for said in legend(rows)]
-    _print(lines, console)
+    print_lines(lines, console)
 
 
 def _by(result: RateResult) -> str:

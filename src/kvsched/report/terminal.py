@@ -7,6 +7,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from kvsched.report.console import for_any_encoding
 from kvsched.report.format import (
     DASH,
     block_tokens,
@@ -29,11 +30,6 @@ CLASSES = (
     ("tail", "bright_black", "·"),
 )
 BAR = 72
-ASCII = str.maketrans(
-    {"█": "#", "▓": "%", "▒": "+", "░": "-", "·": ".", "–": "-", "−": "-", "×": "x", "…": "~"}
-    | {"≤": "<", "≈": "~"}
-    | {"’": "'", "µ": "u"}
-)
 
 
 def print_study(result: StudyResult, console: Console) -> None:
@@ -41,13 +37,8 @@ def print_study(result: StudyResult, console: Console) -> None:
 
     Where the console's encoding is no Unicode, signs become ASCII and other letters "?".
     """
-    if (console.encoding or "utf-8").lower().startswith("utf"):
+    with for_any_encoding(console):
         _print(result, console)
-        return
-    with console.capture() as captured:
-        _print(result, console)
-    text = captured.get().translate(ASCII).encode("ascii", "replace").decode()
-    console.file.write(text)
 
 
 def _print(result: StudyResult, console: Console) -> None:

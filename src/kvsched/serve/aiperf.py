@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from kvsched.serve.distribution import PERCENTILES, distribution
+from kvsched.serve.distribution import PERCENTILES, Distribution, distribution
 from kvsched.serve.result import Simulation
 from kvsched.serve.served import Served
 from kvsched.serve.state import Float64s
@@ -20,9 +20,8 @@ from kvsched.serve.state import Float64s
 SCHEMA = "1.1"
 
 
-def _record(values: Float64s, unit: str) -> dict[str, Any] | None:
-    """The block of a metric of requests."""
-    found = distribution(values)
+def metric_block(found: Distribution | None, unit: str) -> dict[str, Any] | None:
+    """Return the block of a metric of requests, in aiperf's shape; None for none."""
     if found is None:
         return None
     block: dict[str, Any] = {"unit": unit, "avg": found.mean}
@@ -31,6 +30,10 @@ def _record(values: Float64s, unit: str) -> dict[str, Any] | None:
     if found.std is not None:
         block["std"] = found.std
     return block | {"count": found.count, "sum": found.sum}
+
+
+def _record(values: Float64s, unit: str) -> dict[str, Any] | None:
+    return metric_block(distribution(values), unit)
 
 
 def _total(value: float, unit: str) -> dict[str, Any]:

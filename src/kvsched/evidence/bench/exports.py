@@ -12,19 +12,8 @@ import numpy as np
 
 from kvsched.evidence.bench.measured import BenchResult, RequestOutcome
 from kvsched.evidence.bench.summary import generated
-from kvsched.serve.aiperf import SCHEMA
-from kvsched.serve.distribution import PERCENTILES, Distribution, distribution
-
-
-def _block(found: Distribution | None, unit: str) -> dict[str, Any] | None:
-    if found is None:
-        return None
-    block: dict[str, Any] = {"unit": unit, "avg": found.mean}
-    block |= {f"p{at}": getattr(found, f"p{at}") for at in PERCENTILES}
-    block |= {"min": found.min, "max": found.max}
-    if found.std is not None:
-        block["std"] = found.std
-    return block | {"count": found.count, "sum": found.sum}
+from kvsched.serve.aiperf import SCHEMA, metric_block
+from kvsched.serve.distribution import distribution
 
 
 def _total(value: float | None, unit: str) -> dict[str, Any] | None:
@@ -37,11 +26,11 @@ def aiperf_export(result: BenchResult, outcomes: Sequence[RequestOutcome]) -> di
     prompts = np.array([one.prompt_tokens or one.sent_prompt_tokens for one in done], np.float64)
     answers = np.array([generated(one) for one in done], np.float64)
     metrics = {
-        "time_to_first_token": _block(result.ttft_ms, "ms"),
-        "inter_token_latency": _block(result.tpot_ms, "ms"),
-        "request_latency": _block(result.latency_ms, "ms"),
-        "input_sequence_length": _block(distribution(prompts), "tokens"),
-        "output_sequence_length": _block(distribution(answers), "tokens"),
+        "time_to_first_token": metric_block(result.ttft_ms, "ms"),
+        "inter_token_latency": metric_block(result.tpot_ms, "ms"),
+        "request_latency": metric_block(result.latency_ms, "ms"),
+        "input_sequence_length": metric_block(distribution(prompts), "tokens"),
+        "output_sequence_length": metric_block(distribution(answers), "tokens"),
         "request_count": _total(result.completed, "requests"),
         "error_request_count": _total(sum(result.errors.values()), "requests"),
         "benchmark_duration": _total(result.duration_s, "sec"),

@@ -6,28 +6,11 @@ from typing import Any, Literal
 
 import msgspec
 
+from kvsched.engine.openai_answer import Fault
 from kvsched.serve.distribution import Distribution
 
-ErrorKind = Literal[
-    "refused",
-    "reset",
-    "timeout_first_token",
-    "timeout",
-    "rate_limited",
-    "server_error",
-    "client_error",
-    "invalid_json",
-    "incomplete",
-    "cancelled",
-]
-"""Why a request failed.
-
-refused: no connection; reset: it broke off in mid-answer; timeout_first_token: no token before
-its deadline; timeout: the answer did not end before its deadline; rate_limited: 429; server_error:
-5xx, or an error told inside the stream; client_error: another 4xx; invalid_json: what came is no
-answer; incomplete: the stream ended without its end mark or with fewer tokens than asked for;
-cancelled: the run was interrupted.
-"""
+ErrorKind = Fault
+"""Why a request failed."""
 
 
 class RequestOutcome(msgspec.Struct, frozen=True, kw_only=True):
