@@ -15,7 +15,7 @@ from typing import IO, Any, cast
 
 import numpy as np
 
-from kvsched.engine.openai import new_event_loop
+from kvsched.engine.event_loop import new_event_loop
 from kvsched.engine.target import Target
 from kvsched.evidence.bench.load import run_load
 from kvsched.evidence.bench.load_settings import LoadSettings

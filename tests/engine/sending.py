@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from kvsched.engine.openai import Client, new_event_loop
+from kvsched.engine.event_loop import new_event_loop
+from kvsched.engine.openai import Client
 from kvsched.engine.openai_answer import Answer
 from kvsched.engine.openai_request import completion_fields
 from kvsched.engine.target import Target

@@ -12,7 +12,8 @@ from fake_engine import FakeEngine, fake_engine
 from sending import MODEL, ask, held
 
 import kvsched.engine.openai as client_module
-from kvsched.engine.openai import Client, new_event_loop
+from kvsched.engine.event_loop import new_event_loop
+from kvsched.engine.openai import Client
 from kvsched.engine.target import Target
 from kvsched.foundation.errors import UsageError
 

@@ -5,6 +5,7 @@ import email.utils
 import os
 import resource
 import signal
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -292,12 +293,30 @@ def test_a_bug_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     assert held() == before
 
 
-def test_a_running_event_loop_is_told() -> None:
-    async def wrong() -> None:
-        run_load(workload(1), Target("http://127.0.0.1:9", MODEL), LoadSettings())
+@pytest.mark.parametrize("workers", [1, 2])
+def test_in_a_notebook_whose_event_loop_runs(workers: int) -> None:
+    async def cell(url: str) -> list[RequestOutcome]:
+        return run_load(workload(3), Target(url, MODEL), LoadSettings(workers=workers))
 
-    with pytest.raises(RuntimeError, match="running event loop"):
-        asyncio.run(wrong())
+    before = held()
+    with fake_engine() as engine:
+        outcomes = asyncio.run(cell(engine.url))
+    assert [each.error for each in outcomes] == [None] * 3
+    assert held() == before
+
+
+def test_an_interrupted_cell_keeps_what_has_ended() -> None:
+    async def cell(url: str) -> list[RequestOutcome]:
+        return run_load(workload(3), Target(url, MODEL), LoadSettings())
+
+    with fake_engine(requests={1: {"silent": True}}) as engine:
+        timer = threading.Timer(1.0, os.kill, [os.getpid(), signal.SIGINT])
+        timer.start()
+        loop = asyncio.new_event_loop()  # which leaves SIGINT to Python, as a notebook's does
+        outcomes = loop.run_until_complete(cell(engine.url))
+        loop.close()
+        timer.join()
+    assert sorted(str(each.error) for each in outcomes) == ["None", "None", "cancelled"]
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,8 @@ from typing import Any
 
 import msgspec
 
-from kvsched.engine.openai import Client, new_event_loop
+from kvsched.engine.event_loop import in_own_loop
+from kvsched.engine.openai import Client
 from kvsched.engine.openai_answer import Answer
 from kvsched.engine.openai_request import completion_fields
 from kvsched.engine.target import Target
@@ -51,7 +52,7 @@ def ask_once(
 ) -> Answer:
     """Send one request over a connection of its own; return what became of it.
 
-    Raises UsageError as `Client`. Not for use inside a running event loop.
+    Raises UsageError as `Client`.
     """
     given = prompt if isinstance(prompt, str) else list(prompt)
     fields = completion_fields(target.model, given, output_tokens, extra_body or {})
@@ -71,8 +72,7 @@ def ask_once(
         finally:
             await client.close()
 
-    with asyncio.Runner(loop_factory=new_event_loop) as runner:
-        return runner.run(ask())
+    return in_own_loop(ask)
 
 
 def accepted_fields(

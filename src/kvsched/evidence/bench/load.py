@@ -10,10 +10,11 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import numpy as np
 
-from kvsched.engine.openai import new_event_loop
+from kvsched.engine.event_loop import in_own_loop
 from kvsched.engine.target import Target
 from kvsched.evidence.bench.load_send import Part, Sender
 from kvsched.evidence.bench.load_settings import INTERRUPTED, LoadSettings
@@ -46,9 +47,8 @@ def run_load(
     Nothing is raised for what the engine does: refused connections, faults and deadlines are
     outcomes. An interruption (SIGINT, in the main thread) ends the run: what had ended keeps its
     outcome, the rest is ``cancelled``; a second one raises KeyboardInterrupt. Raises UsageError
-    for an address or key that cannot be used. Raises RuntimeError inside a running event loop.
+    for an address or key that cannot be used. May be called in a notebook, whose loop runs.
     """
-    _check_no_loop()
     total = len(workload)
     outcomes: dict[int, RequestOutcome] = {}
     progress = _Progress(report, total)
@@ -102,22 +102,22 @@ def whole_part(workload: BenchWorkload) -> Part:
 def _send_here(
     part: Part, target: Target, settings: LoadSettings, finished: Callable[[RequestOutcome], None]
 ) -> None:
+    stops: list[Callable[[], object]] = []
+
     async def send() -> None:
         sender = Sender(part, target, settings, finished)
+        soon = asyncio.get_running_loop().call_soon_threadsafe
+        stops.append(partial(soon, sender.stop, INTERRUPTED))
         with _interruptible(sender):
             sender.prepare()
             await sender.run(time.perf_counter())
 
-    with asyncio.Runner(loop_factory=new_event_loop) as runner:
-        runner.run(send())
+    def stop() -> None:
+        for each in stops:
+            with contextlib.suppress(RuntimeError):  # its loop has just ended
+                each()
 
-
-def _check_no_loop() -> None:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return
-    raise RuntimeError("run_load cannot be called from a running event loop: use a thread")
+    in_own_loop(send, stop)
 
 
 @contextlib.contextmanager

@@ -16,7 +16,7 @@ from typing import BinaryIO
 
 import msgspec
 
-from kvsched.engine.openai import new_event_loop
+from kvsched.engine.event_loop import new_event_loop
 from kvsched.evidence.bench.load import quiet_process
 from kvsched.evidence.bench.load_job import Job, Told, job_parts, read_frame, write_frame
 from kvsched.evidence.bench.load_send import Sender
