@@ -15,6 +15,7 @@ from kvsched.engine.counters import Growth
 from kvsched.engine.kinds.base import EngineKind
 from kvsched.evidence.bench.load_lag import lag_facts
 from kvsched.evidence.bench.measured import HitRate, RequestOutcome
+from kvsched.foundation.errors import UsageError
 from kvsched.serve.distribution import Distribution, distribution
 from kvsched.serve.fairness import course_fairness
 
@@ -25,10 +26,18 @@ LEAST_FOR_P999 = 1_000
 
 @dataclass(frozen=True)
 class BenchObjective:
-    """What a request has to meet to count as good; None asks for nothing."""
+    """What a request has to meet to count as good; None asks for nothing.
+
+    Raises UsageError for what nothing can meet.
+    """
 
     ttft_ms: float | None = None
     tpot_ms: float | None = None
+
+    def __post_init__(self) -> None:
+        for name, value in (("ttft", self.ttft_ms), ("tpot", self.tpot_ms)):
+            if value is not None and not (math.isfinite(value) and value >= 0):
+                raise UsageError(f"--slo-{name}-ms {value}: a number of at least 0")
 
     def __bool__(self) -> bool:
         return self.ttft_ms is not None or self.tpot_ms is not None
