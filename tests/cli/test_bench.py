@@ -296,6 +296,32 @@ def test_records_of_runs_and_comparisons(tmp_path: Path, launched: list[str]) ->
         assert {name for name, value in each.metrics.items() if value is None} == set(each.missing)
 
 
+def test_a_registry_that_cannot_be_is_told_before_anything_is_measured(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    place, out = tmp_path / "file" / "records.db", tmp_path / "out"
+    with fake_engine() as idle:
+        arguments = ["prefix-cache", "--engine-url", idle.url, *SMALL, "-o", str(out)]
+        with pytest.raises(UsageError, match="cannot be made"):
+            bench(*arguments, "--record", "--registry", str(place))
+        with pytest.raises(UsageError, match="--registry needs --record"):
+            bench(*arguments, "--registry", str(place))
+        assert idle.stats()["requests"] == 0
+    assert not out.exists()
+
+
+def test_an_engine_that_asks_for_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    with fake_engine(api_key="k") as closed:
+        arguments = ["prefix-cache", "--engine-url", closed.url, *SMALL]
+        with pytest.raises(KvschedError, match="status 401: the engine asks for an API key"):
+            bench(*arguments)
+        monkeypatch.setenv("OPENAI_API_KEY", "other")
+        with pytest.raises(KvschedError, match="status 401: the engine refuses this API key"):
+            bench(*arguments)
+        monkeypatch.setenv("OPENAI_API_KEY", "k")
+        bench(*arguments)
+
+
 def test_a_record_of_a_run_with_failures(tmp_path: Path) -> None:
     place = tmp_path / "records.db"
     arguments = [*SMALL, "--warmup", "0", "--record", "--registry", str(place)]
@@ -307,8 +333,9 @@ def test_a_record_of_a_run_with_failures(tmp_path: Path) -> None:
     assert found.metrics["errors_server_error"] == 1
 
 
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_run_writes_what_it_had_and_stops_the_engine(
-    tmp_path: Path, launched: list[str]
+    tmp_path: Path, launched: list[str], how: signal.Signals
 ) -> None:
     out = tmp_path / "out"
     slow = [*launched, "--env", f"FAKE_SCRIPT={json.dumps({'ttft_s': 0.2})}"]
@@ -321,14 +348,15 @@ def test_an_interrupted_run_writes_what_it_had_and_stops_the_engine(
         log = out / "off" / "engine.log"
         while not (log.exists() and log.stat().st_size) and time.monotonic() < until:
             time.sleep(0.05)
-        time.sleep(1.0)
-        process.send_signal(signal.SIGINT)
+        stub = FakeEngine(f"http://127.0.0.1:{int(log.read_text())}", process)
+        while stub.stats()["requests"] < 3 and time.monotonic() < until:
+            time.sleep(0.02)
+        process.send_signal(how)
         _, said = process.communicate(timeout=60)
     assert process.returncode == 1
     assert "interrupted" in said
     assert running(tmp_path / "pids") == []
-    if (out / "off" / "result.json").exists():
-        assert read_run(out / "off").result.errors["cancelled"] >= 1
+    assert read_run(out / "off").result.errors["cancelled"] >= 1
 
 
 @pytest.mark.parametrize(

@@ -358,6 +358,18 @@ def check_errors(runs: Sequence[Run], share: float) -> None:
             raise typer.Exit(1)
 
 
+def check_registry(output: ResultChoice) -> None:
+    """Raise UsageError where nothing can be recorded, before anything is measured."""
+    if output.registry is not None and not output.record:
+        raise UsageError("--registry needs --record")
+    if not output.record:
+        return
+    from kvsched.evidence.registry import Registry
+
+    with Registry(output.registry) as registry:
+        registry.prepare()
+
+
 def record_all(
     runs: Sequence[Run], comparisons: Sequence[BenchComparison], output: ResultChoice
 ) -> None:

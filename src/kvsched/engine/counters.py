@@ -143,7 +143,13 @@ def engine_version(kind: EngineKind, target: Target) -> str | None:
 
 def served_models(target: Target) -> list[dict[str, Any]]:
     """Return the models that the engine serves, as its list has them. Raises EngineSilentError."""
-    data = ask(target, "/v1/models")
+    try:
+        data = ask(target, "/v1/models")
+    except EngineSilentError as error:
+        if error.status not in (401, 403):
+            raise
+        how = "refuses this API key" if target.api_key else "asks for an API key"
+        raise EngineSilentError(f"{error}: the engine {how}", error.status) from error
     try:
         found = json.loads(data)["data"]
         return [each for each in found if isinstance(each.get("id"), str)]
