@@ -135,7 +135,7 @@ def engine_version(kind: EngineKind, target: Target) -> str | None:
     """Return the version that the engine says it is, or None."""
     try:
         told = json.loads(ask(target, kind.version))
-    except (EngineSilentError, ValueError):
+    except (EngineSilentError, ValueError, RecursionError):
         return None
     version = told.get("version") if isinstance(told, dict) else None
     return version if isinstance(version, str) else None
@@ -153,7 +153,7 @@ def served_models(target: Target) -> list[dict[str, Any]]:
     try:
         found = json.loads(data)["data"]
         return [each for each in found if isinstance(each.get("id"), str)]
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise EngineSilentError(f"GET {target.url}/v1/models: no list of models") from error
 
 
@@ -173,7 +173,7 @@ def reset_prefix_cache(kind: EngineKind, target: Target, tries: int = 20) -> str
             return str(error)
         try:
             told = json.loads(data) if data else {}
-        except ValueError:
+        except (ValueError, RecursionError):
             told = {}
         if not (isinstance(told, dict) and told.get("success") is False):
             return None

@@ -101,7 +101,7 @@ def read_run(folder: Path) -> Run:
     for row, line in enumerate(_bytes(where).splitlines(), start=1):
         try:
             outcomes.append(decoder.decode(line))
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise InputError(str(where), str(error), row) from error
         if outcomes[-1].index != row - 1:
             raise InputError(str(where), f"request {outcomes[-1].index}, not {row - 1}", row)
@@ -172,7 +172,7 @@ def _bytes(path: Path) -> bytes:
 def _decoded(path: Path, kind: type[BenchResult]) -> BenchResult:
     try:
         found = msgspec.json.decode(_bytes(path), type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InputError(str(path), str(error)) from error
     if found.schema_version != 1:
         raise InputError(str(path), f"schema version {found.schema_version} is not known")

@@ -130,12 +130,15 @@ def hit_rate(outcomes: Sequence[RequestOutcome], said: EngineSaid) -> HitRate:
     known = [one for one in done if one.cached_tokens is not None and one.prompt_tokens]
     hits = sum(one.cached_tokens or 0 for one in known)
     prompts = sum(one.prompt_tokens or 0 for one in known)
-    whole = bool(done) and len(known) == len(done)
+    wrong = [one for one in known if not 0 <= (one.cached_tokens or 0) <= (one.prompt_tokens or 0)]
+    whole = bool(done) and len(known) == len(done) and not wrong
     notes = []
     if not done:
         notes.append("no request ended well")
     elif not known:
         notes.append("the engine's usage does not say how many prompt tokens were cached")
+    elif wrong:
+        notes.append(f"usage of {len(wrong)} requests has more cached tokens than the prompt has")
     elif not whole:
         notes.append(f"usage says it of {len(known)} of {len(done)} requests alone")
     counter_hits, queries, why = _counted(said)
