@@ -166,7 +166,7 @@ def test_usage_that_does_not_say_is_not_zero() -> None:
 def test_usage_that_cannot_be_is_no_hit_rate(cached: int) -> None:
     many = [outcome(0, cached=cached), outcome(1, cached=64)]
     found = numbers(many, NO_OBJECTIVE, said(32, 128)).values["hit_rate"]
-    assert (found.usage, found.agree, found.counters) == (None, None, 0.25)
+    assert (found.usage, found.agree, found.counters) == (None, False, 0.25)
     assert "usage of 1 requests has more cached tokens than the prompt has" in found.note
 
 

@@ -131,16 +131,16 @@ def hit_rate(outcomes: Sequence[RequestOutcome], said: EngineSaid) -> HitRate:
     hits = sum(one.cached_tokens or 0 for one in known)
     prompts = sum(one.prompt_tokens or 0 for one in known)
     wrong = [one for one in known if not 0 <= (one.cached_tokens or 0) <= (one.prompt_tokens or 0)]
-    whole = bool(done) and len(known) == len(done) and not wrong
+    whole = bool(done) and len(known) == len(done)
     notes = []
     if not done:
         notes.append("no request ended well")
     elif not known:
         notes.append("the engine's usage does not say how many prompt tokens were cached")
-    elif wrong:
-        notes.append(f"usage of {len(wrong)} requests has more cached tokens than the prompt has")
     elif not whole:
         notes.append(f"usage says it of {len(known)} of {len(done)} requests alone")
+    if wrong:
+        notes.append(f"usage of {len(wrong)} requests has more cached tokens than the prompt has")
     counter_hits, queries, why = _counted(said)
     if why:
         notes.append(why)
@@ -156,7 +156,7 @@ def hit_rate(outcomes: Sequence[RequestOutcome], said: EngineSaid) -> HitRate:
                 f"{counter_hits:,}{because}"
             )
     return HitRate(
-        usage=hits / prompts if whole and prompts else None,
+        usage=hits / prompts if whole and prompts and not wrong else None,
         counters=counter_hits / queries if counter_hits is not None and queries else None,
         usage_hit_tokens=usage_hits,
         counter_hit_tokens=counter_hits,
