@@ -251,6 +251,20 @@ def test_wrong_usage_is_noticed() -> None:
     assert "18 answers have another length" in text
 
 
+def test_without_a_standard_output_everything_is_written(
+    tmp_path: Path, engine: FakeEngine
+) -> None:
+    # A socket that takes the number of a closed stream ends the event loop's library.
+    out = tmp_path / "out"
+    command = [sys.executable, "-m", "kvsched.cli.main", "bench", "prefix-cache", "-o", str(out)]
+    ended = subprocess.run(
+        ["sh", "-c", '"$@" <&- >&- 2>&-', "sh", *command, "--engine-url", engine.url, *SMALL],
+        check=False,
+    )
+    assert ended.returncode == 0
+    assert {each.name for each in out.iterdir()} == FILES
+
+
 def test_a_dead_engine_writes_what_there_is(tmp_path: Path) -> None:
     out = tmp_path / "out"
     with fake_engine(die_after=6) as dying:
@@ -282,6 +296,32 @@ def test_records_of_runs_and_comparisons(tmp_path: Path, launched: list[str]) ->
         assert {name for name, value in each.metrics.items() if value is None} == set(each.missing)
 
 
+def test_a_registry_that_cannot_be_is_told_before_anything_is_measured(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    place, out = tmp_path / "file" / "records.db", tmp_path / "out"
+    with fake_engine() as idle:
+        arguments = ["prefix-cache", "--engine-url", idle.url, *SMALL, "-o", str(out)]
+        with pytest.raises(UsageError, match="cannot be made"):
+            bench(*arguments, "--record", "--registry", str(place))
+        with pytest.raises(UsageError, match="--registry needs --record"):
+            bench(*arguments, "--registry", str(place))
+        assert idle.stats()["requests"] == 0
+    assert not out.exists()
+
+
+def test_an_engine_that_asks_for_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    with fake_engine(api_key="k") as closed:
+        arguments = ["prefix-cache", "--engine-url", closed.url, *SMALL]
+        with pytest.raises(KvschedError, match="status 401: the engine asks for an API key"):
+            bench(*arguments)
+        monkeypatch.setenv("OPENAI_API_KEY", "other")
+        with pytest.raises(KvschedError, match="status 401: the engine refuses this API key"):
+            bench(*arguments)
+        monkeypatch.setenv("OPENAI_API_KEY", "k")
+        bench(*arguments)
+
+
 def test_a_record_of_a_run_with_failures(tmp_path: Path) -> None:
     place = tmp_path / "records.db"
     arguments = [*SMALL, "--warmup", "0", "--record", "--registry", str(place)]
@@ -293,8 +333,9 @@ def test_a_record_of_a_run_with_failures(tmp_path: Path) -> None:
     assert found.metrics["errors_server_error"] == 1
 
 
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_run_writes_what_it_had_and_stops_the_engine(
-    tmp_path: Path, launched: list[str]
+    tmp_path: Path, launched: list[str], how: signal.Signals
 ) -> None:
     out = tmp_path / "out"
     slow = [*launched, "--env", f"FAKE_SCRIPT={json.dumps({'ttft_s': 0.2})}"]
@@ -307,14 +348,15 @@ def test_an_interrupted_run_writes_what_it_had_and_stops_the_engine(
         log = out / "off" / "engine.log"
         while not (log.exists() and log.stat().st_size) and time.monotonic() < until:
             time.sleep(0.05)
-        time.sleep(1.0)
-        process.send_signal(signal.SIGINT)
+        stub = FakeEngine(f"http://127.0.0.1:{int(log.read_text())}", process)
+        while stub.stats()["requests"] < 3 and time.monotonic() < until:
+            time.sleep(0.02)
+        process.send_signal(how)
         _, said = process.communicate(timeout=60)
     assert process.returncode == 1
     assert "interrupted" in said
     assert running(tmp_path / "pids") == []
-    if (out / "off" / "result.json").exists():
-        assert read_run(out / "off").result.errors["cancelled"] >= 1
+    assert read_run(out / "off").result.errors["cancelled"] >= 1
 
 
 @pytest.mark.parametrize(
@@ -332,6 +374,17 @@ def test_an_interrupted_run_writes_what_it_had_and_stops_the_engine(
         (["prefix-cache", "--engine-url", "http://x", "--repeats", "0"], "--repeats"),
         (["prefix-cache", "--engine-url", "http://x", "--max-concurrency", "a"], "as 1,4,16"),
         (["prefix-cache", "--engine-url", "http://x", "--extra-body", "["], "no JSON"),
+        (["prefix-cache", "--engine-url", "http://x", "--extra-body", '{"n":2}'], "n is of the"),
+        (["prefix-cache", "--engine-url", "http://x", "--sample-interval", "nan"], "from 0 to"),
+        (["prefix-cache", "--engine-url", "http://x", "--sample-interval", "inf"], "from 0 to"),
+        (["prefix-cache", "--engine-url", "http://x", "--slo-ttft-ms", "nan"], "--slo-ttft-ms"),
+        (["prefix-cache", "--engine-url", "http://x", "--slo-tpot-ms", "-1"], "--slo-tpot-ms"),
+        (["prefix-cache", "--engine-url", "http://x", "--vocab-size", "0"], "too small"),
+        (["prefix-cache", "--engine-url", "http://x", "--groups", "9999999"], "are too many"),
+        (["prefix-cache", "--engine-url", "http://x", "--prefix-tokens", "9999999999"], "too many"),
+        (["prefix-cache", "--engine-url", "http://x", "--prefix-tokens", "99999999"], "--limit"),
+        (["prefix-cache", "--launch", "vllm", "--model", "m", "--ready-timeout", "inf"], "at most"),
+        (["prefix-cache", "--launch", "vllm", "--model", "m", "--port", "70000"], "--port 70000"),
         (["prefix-cache", "--engine-url", "http://x", "--scale", "big"], "no share"),
         (["prefix-cache", "--engine-url", "http://x", "--format", "csv"], "text or json"),
         (["prefix-cache", "--engine-url", "http://x", "--speedup", "2"], "give --trace"),
@@ -341,6 +394,7 @@ def test_an_interrupted_run_writes_what_it_had_and_stops_the_engine(
         (["scheduler", "--launch", "vllm", "--model", "m", "--vary", "a=1"], "at least two"),
         (["prefix-cache", "--launch", "vllm", "--model", "m", "x"], "stand after --"),
         (["compare", "nowhere", "nowhere"], "no such folder"),
+        (["prefix-cache", "--engine-url", "http://x", "--seed", "-1"], "--seed -1"),
         (["compare", "a", "b", "--output", "x.txt"], "name it .json or .html"),
     ],
 )  # fmt: skip
@@ -398,6 +452,28 @@ def test_a_damaged_folder_is_named(
     with pytest.raises(InputError, match=said) as error:
         read_runs(str(out))
     assert str(out) in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "said"),
+    [
+        ("sent_s", 1e308, "ttft_ms"),
+        ("finished_s", 99.0, "latency_ms"),
+        ("token_s", [], "tpot_ms"),
+        ("cached_tokens", -5, "hit tokens"),
+        ("error", "reset", "outcome"),
+    ],
+)
+def test_requests_that_are_not_the_results_are_noticed(
+    tmp_path: Path, measured: Path, field: str, value: object, said: str
+) -> None:
+    out = tmp_path / "copy"
+    shutil.copytree(measured, out)
+    rows = [json.loads(line) for line in (out / "requests.jsonl").read_text().splitlines()]
+    rows[4][field] = value
+    (out / "requests.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with pytest.raises(InputError, match=f"{said} of its requests is not what result.json says"):
+        read_runs(str(out))
 
 
 def test_a_run_is_written_whole_or_not_at_all(tmp_path: Path, measured: Path) -> None:

@@ -215,6 +215,37 @@ def test_a_slow_engine_is_not_waited_for() -> None:
     assert plain_http.MOST_BYTES > 0
 
 
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [(b"[" * 200_000, "no list of models"), (b"null", "no list of models")],
+)
+def test_models_that_are_none(body: bytes, said: str) -> None:
+    with (
+        serving(lambda method, path: (200, body)) as target,
+        pytest.raises(EngineSilentError, match=said),
+    ):
+        served_models(target)
+
+
+def test_what_is_no_http_is_told_in_few_plain_words() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer() -> None:
+            one, _ = server.accept()
+            with one:
+                one.recv(65536)
+                one.sendall(b"\x1b[31m garbage" * 99)
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        target = Target(f"http://127.0.0.1:{server.getsockname()[1]}", "m")
+        with pytest.raises(EngineSilentError, match="garbage") as error:
+            ask(target, "/metrics")
+        thread.join()
+    assert str(error.value).isprintable()
+    assert len(str(error.value)) < 300
+
+
 def test_an_answer_drop_by_drop_is_not_waited_for() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
 
@@ -230,7 +261,7 @@ def test_an_answer_drop_by_drop_is_not_waited_for() -> None:
         thread.start()
         target = Target(f"http://127.0.0.1:{server.getsockname()[1]}", "m")
         with pytest.raises(EngineSilentError, match="no answer in time"):
-            ask(target, "/metrics", timeout_s=0.3)
+            ask(target, "/metrics", timeout_s=0.1)
         thread.join()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -127,7 +128,7 @@ def test_never_healthy(tmp_path: Path) -> None:
     with (
         pytest.raises(KvschedError, match=r"not healthy after .* \(GET "),
         launched(
-            settings(tmp_path, "--never-healthy", ready_timeout_s=2.0),
+            settings(tmp_path, "--never-healthy", ready_timeout_s=0.3),
             tmp_path / "log",
             told.append,
         ),
@@ -136,6 +137,21 @@ def test_never_healthy(tmp_path: Path) -> None:
     assert alive(tmp_path) == []
     assert told == sorted(told)
     assert told
+
+
+def test_an_engine_that_runs_already_is_not_taken_for_ours(tmp_path: Path) -> None:
+    with socket.create_server((launch.HOST, 0)) as other:
+        port = other.getsockname()[1]
+        asked = settings(tmp_path, port=port)
+        with (
+            pytest.raises(UsageError, match=f"--port {port}: Address already in use"),
+            launched(asked, tmp_path / "log"),
+        ):
+            pass
+    assert pids(tmp_path) == []
+    # Nothing else was wrong.
+    with launched(asked, tmp_path / "log") as running:
+        assert running.url.endswith(str(port))
 
 
 def test_a_loud_engine_is_kept_whole(tmp_path: Path) -> None:

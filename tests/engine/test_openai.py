@@ -72,6 +72,26 @@ FAULTS: dict[str, tuple[dict[str, Any], str, str]] = {
         "invalid_json",
         "encoded as gzip",
     ),
+    "an error that is too deep": (
+        {"raw": RAW_OK + '\r\ndata: {"error": ' + "[" * 9_000 + "\n\n"},
+        "invalid_json",
+        "recursion",
+    ),
+    "a body that is too deep": (
+        {"raw": "HTTP/1.1 500 X\r\nContent-Length: 9000\r\n\r\n" + "[" * 9_000},
+        "server_error",
+        "HTTP 500",
+    ),
+    "what a terminal obeys": (
+        {"raw": RAW_OK + '\r\ndata: {"error": {"message": "\\u001b[31m red"}}\n\n'},
+        "server_error",
+        "in the stream: ?[31m red",
+    ),
+    "a stream without a token": (
+        {"raw": RAW_OK + '\r\ndata: {"choices": []}\n\ndata: [DONE]\n\n'},
+        "incomplete",
+        "no token came",
+    ),
     "no stream": ({"raw": JSON + "Content-Length: 2\r\n\r\n{}"}, "invalid_json", "no stream: {}"),
     "an error with 200": (
         {"raw": JSON + '\r\n{"error": {"message": "out of memory"}}'},
@@ -236,8 +256,8 @@ def test_no_first_token_before_its_deadline() -> None:
 
 def test_no_end_before_its_deadline() -> None:
     with fake_engine(endless=True, itl_s=0.02) as engine:
-        (answer,) = ask(Target(engine.url, MODEL), [PROMPT], timeout_s=0.5)
-        assert (answer.fault, answer.detail) == ("timeout", "no end within 0.5 s")
+        (answer,) = ask(Target(engine.url, MODEL), [PROMPT], timeout_s=0.2)
+        assert (answer.fault, answer.detail) == ("timeout", "no end within 0.2 s")
         assert engine.stats_when_quiet()["open"] == 0
 
 

@@ -235,11 +235,19 @@ def _folder(asked: Bench, setting: Setting, many: int | None, repeat: int) -> Pa
 
 
 def _measure_and_tell(asked: Bench, trace: Trace, rules: RuleChoice, as_json: bool) -> None:
-    from kvsched.cli.bench_run import check_errors, compare_and_keep, concurrencies, record_all
+    from kvsched.cli.bench_run import (
+        check_errors,
+        check_registry,
+        compare_and_keep,
+        concurrencies,
+        record_all,
+    )
+    from kvsched.cli.endings import ends_as_interruptions
     from kvsched.evidence.bench.files import prepare_run
 
     if asked.output.output_dir == "":
         raise UsageError("--output-dir is empty")
+    check_registry(asked.output)
     many = concurrencies(asked.load, asked.usual)
     shown: list[int | None] = list(many) if len(many) > 1 else [None]
     every = itertools.product(asked.settings, shown, range(asked.output.repeats))
@@ -247,7 +255,8 @@ def _measure_and_tell(asked: Bench, trace: Trace, rules: RuleChoice, as_json: bo
     for folder in folders:
         prepare_run(folder)
     try:
-        kept = _measure(asked, trace, many)
+        with ends_as_interruptions():
+            kept = _measure(asked, trace, many)
     except BaseException:
         _remove_empty(folders, asked.output.output_dir)
         raise

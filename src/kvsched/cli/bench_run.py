@@ -37,6 +37,10 @@ if TYPE_CHECKING:
     from kvsched.trace.model import Trace
 
 Told = Callable[[str, int, int], None]
+LONGEST_S = 86_400
+"""Of waits that a user can ask for."""
+OURS = ("prompt", "model", "max_tokens", "stream", "n", "best_of")
+"""Fields of a request that are the workload: its digest would say what was not sent."""
 
 
 def check_engine(engine: EngineChoice, arguments: Sequence[str] | None) -> None:
@@ -55,6 +59,12 @@ def check_engine(engine: EngineChoice, arguments: Sequence[str] | None) -> None:
             raise UsageError("--launch needs --model: what the engine is started with")
         if arguments and not arguments[0].startswith("-"):
             raise UsageError(f"{arguments[0]}: options of the engine stand after --")
+        if engine.port is not None and not 0 < engine.port < 1 << 16:
+            raise UsageError(f"--port {engine.port}: from 1 to 65535")
+    if not 0 < engine.ready_timeout_s <= LONGEST_S:
+        raise UsageError(
+            f"--ready-timeout {engine.ready_timeout_s}: above 0, at most {LONGEST_S:,} s"
+        )
     load_parser()
 
 
@@ -136,7 +146,7 @@ def workload_from(
         max_prompt_tokens=prompts.max_prompt_tokens,
         max_output_tokens=prompts.max_output_tokens,
         max_model_len=prompts.max_model_len,
-        vocab_size=prompts.vocab_size or _vocabulary(model),
+        vocab_size=_vocabulary(model) if prompts.vocab_size is None else prompts.vocab_size,
         seed=seed,
     )
     found = workload_of(trace, settings, traffic)
@@ -182,6 +192,10 @@ def plan_of(
         raise UsageError(f"--extra-body: no JSON ({error})") from error
     if not isinstance(extra, dict):
         raise UsageError("--extra-body: an object")
+    if ours := [name for name in OURS if name in extra]:
+        raise UsageError(f"--extra-body: {ours[0]} is of the workload, and not to be changed")
+    if not 0 <= output.sample_interval_s <= LONGEST_S:
+        raise UsageError(f"--sample-interval {output.sample_interval_s}: from 0 to {LONGEST_S:,} s")
     return RunPlan(
         task=task,
         load=LoadSettings(
@@ -350,6 +364,18 @@ def check_errors(runs: Sequence[Run], share: float) -> None:
                 err=True,
             )
             raise typer.Exit(1)
+
+
+def check_registry(output: ResultChoice) -> None:
+    """Raise UsageError where nothing can be recorded, before anything is measured."""
+    if output.registry is not None and not output.record:
+        raise UsageError("--registry needs --record")
+    if not output.record:
+        return
+    from kvsched.evidence.registry import Registry
+
+    with Registry(output.registry) as registry:
+        registry.prepare()
 
 
 def record_all(

@@ -14,8 +14,24 @@ def _fail(message: str, code: int) -> None:
     sys.exit(code)
 
 
+def _open_streams() -> None:
+    """Put the null device where a standard stream is closed.
+
+    What is opened next would else have its number: a socket that is written to as stdout, or one
+    that libuv takes for a fault of its own.
+    """
+    while (got := os.open(os.devnull, os.O_RDWR)) <= 2:
+        pass
+    os.close(got)
+    # Python has none where it found them closed.
+    sys.stdin = sys.stdin or open(0, encoding="utf-8", closefd=False)  # noqa: SIM115
+    sys.stdout = sys.stdout or open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
+    sys.stderr = sys.stderr or open(2, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
+
+
 def main() -> None:
     """Run the command line. Errors go to stderr in one line; KVSCHED_DEBUG=1 shows where from."""
+    _open_streams()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             # A terminal that knows only ASCII shows a question mark, and does not end the run.

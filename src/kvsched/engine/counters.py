@@ -135,7 +135,7 @@ def engine_version(kind: EngineKind, target: Target) -> str | None:
     """Return the version that the engine says it is, or None."""
     try:
         told = json.loads(ask(target, kind.version))
-    except (EngineSilentError, ValueError):
+    except (EngineSilentError, ValueError, RecursionError):
         return None
     version = told.get("version") if isinstance(told, dict) else None
     return version if isinstance(version, str) else None
@@ -143,11 +143,17 @@ def engine_version(kind: EngineKind, target: Target) -> str | None:
 
 def served_models(target: Target) -> list[dict[str, Any]]:
     """Return the models that the engine serves, as its list has them. Raises EngineSilentError."""
-    data = ask(target, "/v1/models")
+    try:
+        data = ask(target, "/v1/models")
+    except EngineSilentError as error:
+        if error.status not in (401, 403):
+            raise
+        how = "refuses this API key" if target.api_key else "asks for an API key"
+        raise EngineSilentError(f"{error}: the engine {how}", error.status) from error
     try:
         found = json.loads(data)["data"]
         return [each for each in found if isinstance(each.get("id"), str)]
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise EngineSilentError(f"GET {target.url}/v1/models: no list of models") from error
 
 
@@ -167,7 +173,7 @@ def reset_prefix_cache(kind: EngineKind, target: Target, tries: int = 20) -> str
             return str(error)
         try:
             told = json.loads(data) if data else {}
-        except ValueError:
+        except (ValueError, RecursionError):
             told = {}
         if not (isinstance(told, dict) and told.get("success") is False):
             return None

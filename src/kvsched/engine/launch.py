@@ -75,6 +75,22 @@ def free_port() -> int:
     return port
 
 
+def check_port(port: int) -> None:
+    """Raise UsageError where something listens on ``port``, or it cannot be had.
+
+    Another engine there would answer, and be measured, for as long as ours takes to start.
+    """
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as one:
+        # As servers do: connections that have ended do not hold a port.
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            one.bind((HOST, port))
+            one.listen()
+        except (OSError, OverflowError) as error:
+            said = error.strerror if isinstance(error, OSError) else "from 1 to 65535"
+            raise UsageError(f"--port {port}: {said}") from error
+
+
 @contextlib.contextmanager
 def launched(
     settings: LaunchSettings, log: Path, waiting: Callable[[float], None] | None = None
@@ -84,10 +100,11 @@ def launched(
     It listens on the loopback address alone. When the block ends, by an error or an interruption
     too, it is asked to end, and after ``grace_s`` killed with all that it has started; when this
     process is killed, the same is done by a process that waits for that (`supervisor`).
-    ``waiting`` is told the seconds waited. Raises UsageError where it cannot be started, and
-    KvschedError where it ends before it is healthy, or is not in time.
+    ``waiting`` is told the seconds waited. Raises UsageError where its port is taken or it cannot
+    be started, and KvschedError where it ends before it is healthy, or is not in time.
     """
     port = free_port() if settings.port is None else settings.port
+    check_port(port)
     command = settings.kind.command(settings.python, settings.model, HOST, port, settings.arguments)
     with contextlib.ExitStack() as stack:
         supervisor = _start(settings, command, log)

@@ -93,7 +93,7 @@ class Answer:
         """Note why it failed; the first reason stays."""
         if self.fault is None:
             self.fault = fault
-            self.detail = " ".join(detail.split())[:MOST_DETAIL]
+            self.detail = one_line(detail)[:MOST_DETAIL]
             self.finished_s = time.perf_counter() if moment_s is None else moment_s
 
     def head(self, status: int, headers: dict[str, str]) -> None:
@@ -130,7 +130,7 @@ class Answer:
     def _event(self, event: bytes, moment_s: float) -> None:
         try:
             chunk = decode_chunk(event)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             start = event[:80].decode(errors="replace")
             self.fail("invalid_json", f"an event is no completion ({error}): {start}", moment_s)
             return
@@ -201,6 +201,8 @@ class Answer:
         if came is not None and came < self.asked_tokens:
             done_s = self.finished_s
             self.fail("incomplete", f"{came} tokens of {self.asked_tokens} came", done_s)
+        elif came is None and not self.token_s:
+            self.fail("incomplete", "no token came", self.finished_s)
         elif came is None and self.finish_reason not in (None, "length"):
             done_s = self.finished_s
             self.fail("incomplete", f"it ended by itself: {self.finish_reason}", done_s)
@@ -208,10 +210,15 @@ class Answer:
             self.detail = f"usage says {self.output_tokens} tokens, {counted} came"
 
 
+def one_line(said: str) -> str:
+    """Return what a server said without line breaks and what a terminal would obey."""
+    return "".join(each if each.isprintable() else "?" for each in " ".join(said.split()))
+
+
 def _decoded(body: bytes) -> dict[str, Any]:
     try:
         told = msgspec.json.decode(body)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return {}
     return told if isinstance(told, dict) else {}
 

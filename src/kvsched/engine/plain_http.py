@@ -16,6 +16,8 @@ from kvsched.foundation.errors import KvschedError
 
 MOST_BYTES = 32 << 20
 """A longer answer is refused."""
+MOST_WORDS = 200
+"""Characters of a fault."""
 _AT_ONCE = 1 << 16
 
 
@@ -83,4 +85,6 @@ def _words(error: object) -> str:
         return "no answer in time"
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
-    return " ".join(str(error).split()) or type(error).__name__
+    # What a server sent may be in it: no control characters, and not all of it.
+    said = "".join(each if each.isprintable() else "?" for each in " ".join(str(error).split()))
+    return said[:MOST_WORDS] or type(error).__name__

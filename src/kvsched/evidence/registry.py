@@ -85,6 +85,10 @@ class Registry:
         """Return whether there is a registry at the path, with records or without."""
         return self._reading() is not None
 
+    def prepare(self) -> None:
+        """Open the file for adding, made where it is not there: a fault is told beforehand."""
+        self._writing()
+
     def close(self) -> None:
         """Close the file; what was added is safe before."""
         for connection in (self._writer, self._reader):

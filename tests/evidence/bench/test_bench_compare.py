@@ -15,7 +15,7 @@ from kvsched.evidence.bench.bootstrap import (
     paired_interval,
     run_interval,
 )
-from kvsched.evidence.bench.compare import change, compare_runs
+from kvsched.evidence.bench.compare import Run, change, compare_runs
 from kvsched.evidence.bench.decide import (
     Overhead,
     Rules,
@@ -230,6 +230,22 @@ def test_other_workloads_cannot_be_compared() -> None:
         compare_runs([run("a", [1.0, 2.0])], [run("b", [1.0, 2.0], digest="e" * 64)])
     with pytest.raises(UsageError, match="at least one run"):
         compare_runs([], [run("b", [1.0])])
+
+
+def test_a_side_is_of_one_setting() -> None:
+    def made(flag: str, blocks: int) -> Run:
+        return run("a", [1.0, 2.0], engine={"arguments": ["--seqs", flag], "blocks": blocks})
+
+    with pytest.raises(UsageError, match=r"no repeats of one setting \(engine.arguments.--seqs: 4"):
+        compare_runs([made("4", 9), made("8", 9)], [made("8", 9)], bootstrap=FEW)
+    compare_runs([made("4", 9), made("4", 7)], [made("8", 9)], bootstrap=FEW)
+
+
+def test_a_run_compared_with_itself_is_told() -> None:
+    a, b = run("a", [1.0, 2.0]), run("b", [1.0, 3.0])
+    said = "A and B have a run in common: it is compared with itself"
+    assert said in compare_runs([a, b], [a], bootstrap=FEW).warnings
+    assert said not in compare_runs([a, a], [b], bootstrap=FEW).warnings
 
 
 def test_settings_that_differ_are_named() -> None:

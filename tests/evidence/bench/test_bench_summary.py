@@ -162,6 +162,14 @@ def test_usage_that_does_not_say_is_not_zero() -> None:
     assert "has no metrics" in none.note
 
 
+@pytest.mark.parametrize("cached", [65, -1])
+def test_usage_that_cannot_be_is_no_hit_rate(cached: int) -> None:
+    many = [outcome(0, cached=cached), outcome(1, cached=64)]
+    found = numbers(many, NO_OBJECTIVE, said(32, 128)).values["hit_rate"]
+    assert (found.usage, found.agree, found.counters) == (None, False, 0.25)
+    assert "usage of 1 requests has more cached tokens than the prompt has" in found.note
+
+
 def test_an_engine_that_caches_nothing() -> None:
     found = numbers([outcome(0, cached=0)], NO_OBJECTIVE, said(0, 0, 1)).values["hit_rate"]
     assert found.usage == 0.0

@@ -34,6 +34,8 @@ class BootstrapSettings:
     def __post_init__(self) -> None:
         if not 100 <= self.draws <= 1_000_000:
             raise UsageError(f"--draws {self.draws}: from 100 to 1,000,000")
+        if not 0 <= self.seed < 1 << 63:
+            raise UsageError(f"--seed {self.seed}: a whole number of at least 0, below 2^63")
         if not 0.5 <= self.confidence < 1:
             raise UsageError(f"--confidence {self.confidence}: at least 0.5, below 1")
 

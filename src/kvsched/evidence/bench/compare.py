@@ -39,6 +39,15 @@ LEAST_SAMPLES = 10
 """Of a gauge, from which its mean counts as measured."""
 RULES_OF = {"prefix-cache": "prefix-cache", "scheduler": "scheduler", "replay": "scheduler"}
 _IGNORED = ("url", "port", "pid", "command", "log", "repeat", "started_at")
+_SETTINGS = (
+    "config.",
+    "engine.arguments.",
+    "engine.cache.enable_prefix_caching",
+    "engine.kind",
+    "engine.model",
+    "engine.version",
+)
+"""What repeats have in common; blocks, for one, are as many as the memory had room for."""
 DEFINITIONS = {
     "difference": "B − A, of the pooled values of all repeats of a side",
     "interval": "percentile bootstrap: requests are drawn with replacement, the same for both "
@@ -119,11 +128,13 @@ def compare_runs(
 ) -> BenchComparison:
     """Compare the repeats of two settings, called ``names`` (or as the first run of each).
 
-    Raises UsageError where a side has no run, the workloads differ, or no request ended well in
-    every run. O(draws · requests · repeats).
+    Raises UsageError where a side has no run, the workloads differ, the runs of a side are not of
+    one setting, or no request ended well in every run. O(draws · requests · repeats).
     """
     rules, bootstrap = rules or Rules(), bootstrap or BootstrapSettings()
     _same_workload(a, b)
+    _same_setting(a)
+    _same_setting(b)
     task = task or b[0].result.task
     if task not in RULES_OF:
         raise UsageError(f"task {task!r} is not known: use {', '.join(RULES_OF)}")
@@ -174,6 +185,17 @@ def _same_workload(a: Sequence[Run], b: Sequence[Run]) -> None:
                 f"{first.name} and {run.name} sent different workloads ({one[:12]}, {other[:12]}): "
                 "they cannot be compared"
             )
+
+
+def _same_setting(side: Sequence[Run]) -> None:
+    """Raise UsageError where runs that should be repeats are of different settings."""
+    for run in side[1:]:
+        for each in _differences(side[0].result, run.result):
+            if each.name.startswith(_SETTINGS):
+                raise UsageError(
+                    f"{side[0].name} and {run.name} are no repeats of one setting ({each.name}: "
+                    f"{each.a}, {each.b}): a folder of runs is one side"
+                )
 
 
 def _columns(runs: Sequence[Run]) -> dict[str, Float64s]:
@@ -373,6 +395,8 @@ def _warnings(
     a: Sequence[Run], b: Sequence[Run], common: NDArray[np.bool_], decided: Decision
 ) -> list[str]:
     told = []
+    if any(one.outcomes == other.outcomes for one in a for other in b):
+        told.append("A and B have a run in common: it is compared with itself")
     if max(len(a), len(b)) < 2:
         told.append(
             "one run a side: the intervals know of requests, not of what moves a whole run "

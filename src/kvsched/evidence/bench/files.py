@@ -5,17 +5,21 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from kvsched.evidence.bench.compare import BenchComparison, Run
 from kvsched.evidence.bench.exports import aiperf_export, vllm_export
 from kvsched.evidence.bench.measured import BenchResult, RequestOutcome
+from kvsched.evidence.bench.summary import per_request
 from kvsched.foundation.errors import InputError, UsageError
 from kvsched.foundation.files import whole_file
+from kvsched.serve.distribution import distribution
 from kvsched.serve.files import prepare_folder
 from kvsched.trace.columns import write_columns
 from kvsched.trace.model import Trace
@@ -86,7 +90,10 @@ def _json(value: Any) -> bytes:
 
 
 def read_run(folder: Path) -> Run:
-    """Return the run of a folder. Raises InputError, which names file, row and fault."""
+    """Return the run of a folder. Raises InputError, which names file, row and fault.
+
+    The result must be what its requests give.
+    """
     result = _decoded(folder / RESULT, BenchResult)
     decoder = msgspec.json.Decoder(RequestOutcome)
     outcomes: list[RequestOutcome] = []
@@ -94,7 +101,7 @@ def read_run(folder: Path) -> Run:
     for row, line in enumerate(_bytes(where).splitlines(), start=1):
         try:
             outcomes.append(decoder.decode(line))
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise InputError(str(where), str(error), row) from error
         if outcomes[-1].index != row - 1:
             raise InputError(str(where), f"request {outcomes[-1].index}, not {row - 1}", row)
@@ -102,7 +109,36 @@ def read_run(folder: Path) -> Run:
         raise InputError(
             str(where), f"{len(outcomes):,} requests, where result.json says {result.requests:,}"
         )
+    unlike = _unlike(result, outcomes)
+    if unlike is not None:
+        raise InputError(str(where), f"{unlike} of its requests is not what result.json says")
     return Run(folder.name, result, tuple(outcomes))
+
+
+def _unlike(result: BenchResult, outcomes: Sequence[RequestOutcome]) -> str | None:
+    """Return the first figure that the requests do not give again, or None. O(R log R).
+
+    Up to a rounding: another NumPy may add in another order.
+    """
+    errors = Counter(one.error for one in outcomes if one.error is not None)
+    if result.errors != errors or result.completed != len(outcomes) - errors.total():
+        return "the outcome"
+    hits = [one.cached_tokens for one in outcomes if one.error is None]
+    told = result.hit_rate.usage_hit_tokens
+    if told is not None and (None in hits or sum(hit or 0 for hit in hits) != told):
+        return "the number of hit tokens"
+    with np.errstate(all="ignore"):
+        columns = per_request(outcomes)
+        for name in ("ttft_ms", "tpot_ms", "latency_ms"):
+            one, other = distribution(columns[name]), getattr(result, name)
+            if one is None or other is None:
+                if one is not other:
+                    return name
+                continue
+            pairs = zip(msgspec.structs.astuple(one), msgspec.structs.astuple(other), strict=True)
+            if not all(np.allclose(a or 0.0, b or 0.0, rtol=1e-9, atol=1e-9) for a, b in pairs):
+                return name
+    return None
 
 
 def run_folders(path: str) -> list[Path]:
@@ -141,7 +177,7 @@ def _bytes(path: Path) -> bytes:
 def _decoded(path: Path, kind: type[BenchResult]) -> BenchResult:
     try:
         found = msgspec.json.decode(_bytes(path), type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InputError(str(path), str(error)) from error
     if found.schema_version != 1:
         raise InputError(str(path), f"schema version {found.schema_version} is not known")

@@ -28,6 +28,12 @@ ANSWERS_ARE_NEW = (
 )
 
 
+MOST_REQUESTS = 1_000_000
+"""Of the built-in workload."""
+MOST_TOKENS = 1 << 31
+"""Of all prompts together: 8 GiB of ids."""
+
+
 @dataclass(frozen=True)
 class PromptSettings:
     """What of a trace is sent, and how large. Raises UsageError for what cannot be."""
@@ -72,14 +78,20 @@ def workload_of(trace: Trace, settings: PromptSettings, traffic: Traffic) -> Ben
 
     Two prompts have the first tokens of the nodes that they share in the trace in common, and
     differ at the first token after; what no node covers is of its request alone. Costs O(tokens of
-    all prompts) in time and 4 bytes each in memory. Raises UsageError where no request is left, or
-    the vocabulary is too small to tell siblings apart.
+    all prompts) in time and 4 bytes each in memory. Raises UsageError where no request is left,
+    prompts have more than `MOST_TOKENS` in all, or the vocabulary is too small to tell siblings
+    apart.
     """
     if settings.limit is not None and settings.limit < len(trace):
         trace = slice_trace(trace, first=settings.limit)
     inputs, outputs = _lengths(trace, settings)
     notes: list[str] = []
     trace, inputs, outputs = _fitting(trace, inputs, outputs, settings, notes)
+    if (tokens := int(inputs.sum())) > MOST_TOKENS:
+        raise UsageError(
+            f"prompts of {tokens:,} tokens in all are too many (at most {MOST_TOKENS:,}): use "
+            "--limit, --scale or --max-prompt-tokens"
+        )
     if settings.scale != 1:
         notes.append(f"prompts are scaled to {settings.scale} of their tokens, block by block")
     if settings.output_scale != 1:
@@ -143,6 +155,11 @@ def shared_prefix_trace(
     if output_tokens < 1:
         raise UsageError(f"output tokens: at least 1, not {output_tokens}")
     count = groups * per_group
+    if count > MOST_REQUESTS or max(prefix_tokens + suffix_tokens, output_tokens) >= 1 << 31:
+        raise UsageError(
+            f"{count:,} requests of {prefix_tokens + suffix_tokens:,} and {output_tokens:,} tokens "
+            f"are too many: at most {MOST_REQUESTS:,} requests of under 2^31 tokens"
+        )
     group = np.repeat(np.arange(groups, dtype=np.int64), per_group)
     # A shuffle of our own: NumPy may change what its permutations are.
     draws = TokenIds(seed, 0, 1 << 30).at(np.arange(count), np.zeros(count))

@@ -15,6 +15,7 @@ from kvsched.engine.counters import Growth
 from kvsched.engine.kinds.base import EngineKind
 from kvsched.evidence.bench.load_lag import lag_facts
 from kvsched.evidence.bench.measured import HitRate, RequestOutcome
+from kvsched.foundation.errors import UsageError
 from kvsched.serve.distribution import Distribution, distribution
 from kvsched.serve.fairness import course_fairness
 
@@ -25,10 +26,18 @@ LEAST_FOR_P999 = 1_000
 
 @dataclass(frozen=True)
 class BenchObjective:
-    """What a request has to meet to count as good; None asks for nothing."""
+    """What a request has to meet to count as good; None asks for nothing.
+
+    Raises UsageError for what nothing can meet.
+    """
 
     ttft_ms: float | None = None
     tpot_ms: float | None = None
+
+    def __post_init__(self) -> None:
+        for name, value in (("ttft", self.ttft_ms), ("tpot", self.tpot_ms)):
+            if value is not None and not (math.isfinite(value) and value >= 0):
+                raise UsageError(f"--slo-{name}-ms {value}: a number of at least 0")
 
     def __bool__(self) -> bool:
         return self.ttft_ms is not None or self.tpot_ms is not None
@@ -121,6 +130,7 @@ def hit_rate(outcomes: Sequence[RequestOutcome], said: EngineSaid) -> HitRate:
     known = [one for one in done if one.cached_tokens is not None and one.prompt_tokens]
     hits = sum(one.cached_tokens or 0 for one in known)
     prompts = sum(one.prompt_tokens or 0 for one in known)
+    wrong = [one for one in known if not 0 <= (one.cached_tokens or 0) <= (one.prompt_tokens or 0)]
     whole = bool(done) and len(known) == len(done)
     notes = []
     if not done:
@@ -129,6 +139,8 @@ def hit_rate(outcomes: Sequence[RequestOutcome], said: EngineSaid) -> HitRate:
         notes.append("the engine's usage does not say how many prompt tokens were cached")
     elif not whole:
         notes.append(f"usage says it of {len(known)} of {len(done)} requests alone")
+    if wrong:
+        notes.append(f"usage of {len(wrong)} requests has more cached tokens than the prompt has")
     counter_hits, queries, why = _counted(said)
     if why:
         notes.append(why)
@@ -144,7 +156,7 @@ def hit_rate(outcomes: Sequence[RequestOutcome], said: EngineSaid) -> HitRate:
                 f"{counter_hits:,}{because}"
             )
     return HitRate(
-        usage=hits / prompts if whole and prompts else None,
+        usage=hits / prompts if whole and prompts and not wrong else None,
         counters=counter_hits / queries if counter_hits is not None and queries else None,
         usage_hit_tokens=usage_hits,
         counter_hit_tokens=counter_hits,
