@@ -122,6 +122,79 @@ def test_another_cache_is_noticed_request_by_request() -> None:
     assert any("nothing to chance" in sentence for sentence in result.sentences)
 
 
+def said(runs: list[Observed]) -> str:
+    return " ".join(calibrate(runs).result.sentences)
+
+
+def test_settings_that_are_not_the_engines_are_named() -> None:
+    trace = shared_prefixes(120, seed=16)
+    outcomes = measured(trace, concurrency=16, seed=16)
+
+    def told(**wrong: object) -> str:
+        settings = dataclasses.replace(SETTINGS, **wrong)  # type: ignore[arg-type]
+        return said([run_of(trace, outcomes, settings, concurrency=16)])
+
+    # Not laid on chance, though requests run together.
+    assert "prefix caching was on, and off is what was simulated" in told(
+        enable_prefix_caching=False
+    )
+    assert "16 requests got a token in one step, and max_num_seqs is said to be 4" in told(
+        max_num_seqs=4
+    )
+    short = told(max_model_len=400)
+    assert "46 of 60 requests kept back were served, and are too long" in short
+    assert "too far apart for chance" in short
+    right = told()
+    for each in ("prefix caching was", "got a token in one step", "too long", "for chance"):
+        assert each not in right
+    off = dataclasses.replace(SETTINGS, enable_prefix_caching=False)
+    cold = measured(trace, off, concurrency=16, seed=16)
+    assert "caching was off, and on" in said([run_of(trace, cold, concurrency=16)])
+
+
+def test_a_goal_is_not_met_by_leaving_requests_out() -> None:
+    trace = shared_prefixes(120, seed=1)
+    told = dataclasses.replace(SETTINGS, max_model_len=400)
+    run = run_of(trace, measured(trace, concurrency=1, seed=1), told, concurrency=1)
+    result = calibrate([run]).result
+    (one,) = result.runs
+    assert one.ttft is not None
+    assert one.ttft.measured.count == one.judged_requests - one.unpredicted == 15
+    assert abs(one.ttft.error_p50) < 0.15
+    assert not result.goal_met
+    assert "not all requests kept back have a prediction" in result.sentences[0]
+
+
+def test_runs_of_different_engines_or_machines_are_said_to_be() -> None:
+    runs = [dataclasses.replace(run, engine_name="vllm 1, a") for run in RUNS[:2]]
+    other = dataclasses.replace(runs[1], engine_name="vllm 1, b", environment={"cpu": "x"})
+    both = said([runs[0], other])
+    assert "different engines or models (vllm 1, a; vllm 1, b)" in both
+    assert "different machines" in both
+    assert "different" not in said(runs)
+
+
+def test_what_is_kept_back_has_no_say_in_the_fit() -> None:
+    run = RUNS[1]
+    split = len(run) // 2
+    cut, kept = run.sent_s[split], run.starts[split]
+
+    def fit(factor: float, since: int) -> tuple[object, ...]:
+        """With an engine so many times as slow for tokens from ``since`` on."""
+        moments, sent = run.token_s.copy(), run.sent_s.copy()
+        for values, low in ((moments, since), (sent, split)):
+            part = values[low:]
+            values[low:] = np.where(part > cut, cut + factor * (part - cut), part)
+        found = calibrate([dataclasses.replace(run, token_s=moments, sent_s=sent)]).result
+        (one,) = found.runs
+        return found.fit.coefficients, one.request_overhead_s, one.steps_left_out
+
+    assert fit(1.0, kept) == fit(3.0, kept) == fit(0.05, kept)
+    # The check can fail: tokens before the part kept back have a say.
+    early = dataclasses.replace(run, token_s=run.token_s * 2, sent_s=run.sent_s * 2)
+    assert calibrate([early]).result.fit.coefficients != fit(1.0, kept)[0]
+
+
 def test_another_workload_is_refused() -> None:
     trace = shared_prefixes(60, seed=1)
     outcomes = measured(trace, concurrency=1)

@@ -18,6 +18,9 @@ BURST = 0.15
 """Tokens of one request that come closer than this share of the usual gap were held up on the way:
 their moments say nothing of the steps that made them."""
 
+SURE = 4
+"""Steps; in fewer, tokens that were held up may have come with those of the step after."""
+
 
 @dataclass(slots=True)
 class Step:
@@ -42,13 +45,22 @@ class Aligned:
     """Steps in which a request that ran got no token, or more than one."""
 
     @property
+    def most_together(self) -> int:
+        """The most requests that got a token in each of `SURE` regular steps; 0 without so many."""
+        sizes = [len(step.decodes) + len(step.joined) for step in self.steps if step.regular]
+        return sorted(sizes)[-SURE] if len(sizes) >= SURE else 0
+
+    @property
     def ends_s(self) -> Float64s:
         """(S,) end of each step."""
         return np.array([step.end_s for step in self.steps])
 
 
-def align(run: Observed) -> Aligned:
+def align(run: Observed, until_s: float = np.inf) -> Aligned:
     """Return the steps that brought the run's tokens. O(tokens + R log R).
+
+    How long a gap is usual is told by tokens that came before ``until_s``, so that nothing that is
+    kept back has a say in it.
 
     A token belongs to a step if it came before the middle between this step's tokens and the next
     one's. A request that was preempted misses steps, and one whose first token was taken for one
@@ -57,7 +69,7 @@ def align(run: Observed) -> Aligned:
     tokens = [run.token_s[low:high] for low, high in zip(run.starts, run.starts[1:], strict=False)]
     first_s = run.first_s
     coming = np.argsort(first_s, kind="stable").tolist()
-    usual_s = _usual_gap(run)
+    usual_s = _usual_gap(run, until_s)
     prompts = run.trace.input_tokens.tolist()
     steps: list[Step] = []
     active: dict[int, int] = {}
@@ -106,11 +118,11 @@ def align(run: Observed) -> Aligned:
     return Aligned(steps, sum(not step.regular for step in steps))
 
 
-def _usual_gap(run: Observed) -> float:
+def _usual_gap(run: Observed, until_s: float) -> float:
     """Seconds between two tokens of one request in a short step: the first quartile."""
     gaps = np.diff(run.token_s)
     gaps[run.starts[1:-1] - 1] = np.nan
-    gaps = known(gaps)
+    gaps = known(gaps[run.token_s[1:] < until_s])
     return float(np.quantile(gaps, 0.25)) if len(gaps) else 0.0
 
 

@@ -46,7 +46,7 @@ class Observed:
     """Where the workload came from."""
     workload_digest: str = ""
     engine_name: str = ""
-    """Kind and version."""
+    """Kind, version and model."""
     environment: dict[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 

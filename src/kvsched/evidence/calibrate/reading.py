@@ -70,11 +70,16 @@ def read_observed(folder: Path, said: EngineSaid | None = None) -> Observed:
         order=order,
     )
     kind, version = result.engine.get("kind"), result.engine.get("version")
+    model = Path(str(result.engine.get("model") or "")).name
     return dataclasses.replace(
         found,
         source=Path(str(result.workload.get("source", ""))).name,
         workload_digest=result.workload_digest,
-        engine_name=" ".join(str(each) for each in (kind, version) if each),
+        engine_name=", ".join(
+            each
+            for each in (" ".join(str(part) for part in (kind, version) if part), model)
+            if each
+        ),
         environment=result.environment,
         notes=(*found.notes, *notes, *result.warnings),
     )

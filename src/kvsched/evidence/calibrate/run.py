@@ -45,9 +45,8 @@ def calibrate(
         raise UsageError(f"--fit-share {fit_share}: above 0 and below 1")
     told = [_with_cached(run) for run in runs]
     splits = [_split(run, fit_share) for run in told]
-    parts = [
-        (run, align(run), float(run.sent_s[split])) for run, split in zip(told, splits, strict=True)
-    ]
+    until = [float(run.sent_s[split]) for run, split in zip(told, splits, strict=True)]
+    parts = [(run, align(run, end), end) for run, end in zip(told, until, strict=True)]
     fitted = fit_rows([rows_of(*part) for part in parts])
     # Now it is known when a request reaches the engine, and so in which step it began.
     rows = [
@@ -72,7 +71,7 @@ def calibrate(
         rows_far=fitted.far,
         runs=tuple(judged),
         environment=runs[0].environment,
-        sentences=sentences(judged, fitted),
+        sentences=sentences(judged, fitted, told),
     )
     return Calibrated(result, tuple(pairs))
 
@@ -125,6 +124,7 @@ def _judge(
     kept = np.arange(split, len(run))
     ttft = error_of(run.ttft_s[kept], *(each.ttft_s[kept] for each in (middle, low, high)))
     tpot = error_of(run.tpot_s[kept], *(each.tpot_s[kept] for each in (middle, low, high)))
+    unpredicted = int(np.isnan(middle.ttft_s[kept]).sum())
     pairs.extend(pairs_of(measured, middle, kept))
     return RunCalibration(
         name=run.name,
@@ -141,12 +141,14 @@ def _judge(
         judged_requests=len(run) - split,
         steps_seen=rows.seen,
         steps_left_out=rows.left_out,
+        most_together=rows.most_together,
         request_overhead_s=overhead,
         ttft=ttft,
         tpot=tpot,
         cached=cached_of(measured, middle),
         preemptions=middle.preemptions,
-        goal_met=is_met(ttft, tpot),
+        unpredicted=unpredicted,
+        goal_met=is_met(ttft, tpot) and not unpredicted,
         notes=run.notes,
     )
 
