@@ -96,7 +96,8 @@ def command(
     """Fit step times to part of measured runs, predict the rest, and say how far off that is.
 
     RUN is a folder that `kvsched bench` wrote, of one run or of several. These are fitted together
-    and judged apart: give runs at several concurrencies. A goal that is missed is reported; the exit code is 0.
+    and judged apart: give runs at several concurrencies. A goal that is missed is reported; the
+    exit code is 0.
     """
     from kvsched.cli.progress import steps
     from kvsched.evidence.bench.files import RESULT
