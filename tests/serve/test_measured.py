@@ -163,6 +163,15 @@ def test_steps_that_all_take_the_same_time():
     assert fit.residuals.explained is None
 
 
+def test_steps_that_hardly_differ_leave_nothing_to_explain():
+    sums = batches(200, 17)
+    fit = fit_steps(Steps(sums, noisy(np.full(200, 0.004), 0.03, 18)))
+    assert fit.residuals.explained < 0.1
+    assert not fit.residuals.hardly_explains
+    wild = fit_steps(Steps(sums, noisy(np.full(200, 0.004), 0.5, 18)))
+    assert wild.residuals.hardly_explains
+
+
 def test_what_cannot_be_fitted_is_refused():
     sums = batches(LEAST_STEPS, 14)
     with pytest.raises(UsageError, match="39 measured steps are too few to fit: 40 at least"):

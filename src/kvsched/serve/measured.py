@@ -224,9 +224,10 @@ def _residuals(measured: Floats, fitted: Floats) -> Residuals:
     # A fit of what is held out may give nothing to a step unlike all others.
     ratio = measured / np.maximum(fitted, 1e-12)
     error = np.abs(measured - fitted) / measured
-    constant = (1 / measured).sum() / (1 / measured**2).sum()
-    spread = float((((constant - measured) / measured) ** 2).sum())
-    explained = None if spread < 1e-12 * len(measured) else 1 - float((error**2).sum()) / spread
+    # In logarithms, as the fit; a step to which it gives next to nothing counts as `_FAR` off.
+    missed = float((np.log(np.minimum(ratio, _FAR)) ** 2).sum())
+    spread = float(((np.log(measured) - np.log(measured).mean()) ** 2).sum())
+    explained = None if spread < 1e-12 * len(measured) else 1 - missed / spread
     low, middle, high = (float(each) for each in np.quantile(ratio, (0.1, 0.5, 0.9)))
     half, most = (float(each) for each in np.quantile(error, (0.5, 0.9)))
     return Residuals(

@@ -267,6 +267,29 @@ def test_pieces_of_several_tokens() -> None:
     assert result.fit.residuals.error_p50 < 0.06
 
 
+def test_an_engine_that_sends_every_third_token_is_fitted_a_token() -> None:
+    trace = shared_prefixes(120, seed=1)
+    plain = measured(trace, concurrency=1, seed=1)
+
+    def thirds(each):  # type: ignore[no-untyped-def]
+        ends = [*range(2, len(each.token_s), 3)]
+        if not ends or ends[-1] != len(each.token_s) - 1:
+            ends.append(len(each.token_s) - 1)
+        return msgspec.structs.replace(
+            each,
+            token_s=tuple(each.token_s[end] for end in ends),
+            token_counts=tuple(np.diff([-1, *ends]).tolist()),
+        )
+
+    run = run_of(trace, [thirds(each) for each in plain], concurrency=1)
+    result = calibrate([run]).result
+    single = calibrate([run_of(trace, plain, concurrency=1)]).result
+    step, true = (each.fit.coefficients.step_s for each in (result, single))
+    assert step == pytest.approx(true, rel=0.15)
+    assert result.runs[0].tpot is not None
+    assert abs(result.runs[0].tpot.error_p50) < 0.15
+
+
 def test_without_cached_tokens_the_simulation_says_who_hit() -> None:
     trace = shared_prefixes(120, seed=1)
     outcomes = measured(trace, concurrency=1)

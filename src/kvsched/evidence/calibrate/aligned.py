@@ -67,6 +67,8 @@ def align(run: Observed, until_s: float = np.inf) -> Aligned:
     of an earlier or later step is put right at the next: such steps are not `regular`.
     """
     tokens = [run.token_s[low:high] for low, high in zip(run.starts, run.starts[1:], strict=False)]
+    supposed_s = run.supposed_s
+    supposed = [supposed_s[low:high] for low, high in zip(run.starts, run.starts[1:], strict=False)]
     first_s = run.first_s
     coming = np.argsort(first_s, kind="stable").tolist()
     usual_s = _usual_gap(run, until_s)
@@ -79,9 +81,9 @@ def align(run: Observed, until_s: float = np.inf) -> Aligned:
         centre = _centre(active, tokens)
         first = first_s[coming[at]] if at < len(coming) else np.inf
         if np.isnan(centre):
-            centre = first if not active else min(first, steps[-1].end_s + usual_s)
+            centre = first if not active else min(first, _centre(active, supposed))
         lead = coming[at] if at < len(coming) else -1
-        later = _after(active, tokens, lead, centre)
+        later = _after(active, supposed, lead, centre)
         burst = later - centre < BURST * usual_s
         limit = centre + BURST * usual_s
         if not np.isnan(later):
@@ -120,7 +122,7 @@ def align(run: Observed, until_s: float = np.inf) -> Aligned:
 
 def _usual_gap(run: Observed, until_s: float) -> float:
     """Seconds between two tokens of one request in a short step: the first quartile."""
-    gaps = np.diff(run.token_s)
+    gaps = np.diff(run.supposed_s)
     gaps[run.starts[1:-1] - 1] = np.nan
     gaps = known(gaps[run.token_s[1:] < until_s])
     return float(np.quantile(gaps, 0.25)) if len(gaps) else 0.0

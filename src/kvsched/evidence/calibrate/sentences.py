@@ -8,8 +8,6 @@ from kvsched.evidence.calibrate.fitting import Fitted
 from kvsched.evidence.calibrate.observed import Observed
 from kvsched.evidence.calibrate.result import GOAL, Error, RunCalibration
 
-EXPLAINED = 0.5
-"""Share of the variance of step times below which coefficients say little."""
 MACHINE = ("cpu", "devices")
 """Parts of an environment that tell machines apart."""
 MANY = 0.1
@@ -79,8 +77,7 @@ def _mixed(runs: Sequence[Observed]) -> list[str]:
 
 def _doubts(runs: Sequence[RunCalibration], fitted: Fitted) -> list[str]:
     found = []
-    explained = fitted.fit.residuals.explained
-    if explained is not None and explained < EXPLAINED:
+    if fitted.fit.residuals.hardly_explains:
         found.append(
             "The fit hardly explains the measured steps: the run, its workload or the model of a "
             "step do not go together, and predictions from it are worth little."
