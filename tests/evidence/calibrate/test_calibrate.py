@@ -82,6 +82,11 @@ def test_another_engine_misses_the_goal_and_says_so() -> None:
     assert result.sentences[0].startswith("The goal of 15% at p50 is missed")
     assert result.runs[0].ttft is not None
     assert result.runs[0].ttft.error_p50 < -0.3
+    assert result.runs[0].drift == pytest.approx(2, rel=0.05)
+    assert any("% longer than steps alike" in each for each in result.sentences)
+    for run in FOUND.result.runs[:2]:
+        assert run.drift == pytest.approx(1, abs=0.05)
+    assert not any("steps alike" in each for each in FOUND.result.sentences)
 
 
 def later(outcome, seconds):  # type: ignore[no-untyped-def]
@@ -166,20 +171,22 @@ def test_a_goal_is_not_met_by_leaving_requests_out() -> None:
 
 
 def test_runs_of_different_engines_or_machines_are_said_to_be() -> None:
-    runs = [dataclasses.replace(run, engine_name="vllm 1, a") for run in RUNS[:2]]
-    other = dataclasses.replace(runs[1], engine_name="vllm 1, b", environment={"cpu": "x"})
-    both = said([runs[0], other])
+    one = dataclasses.replace(RUNS[1], engine_name="vllm 1, a")
+    other = dataclasses.replace(RUNS[2], engine_name="vllm 1, b", environment={"cpu": "x"})
+    both = said([one, other])
     assert "different engines or models (vllm 1, a; vllm 1, b)" in both
     assert "different machines" in both
-    assert "different" not in said(runs)
+    assert "different" not in " ".join(FOUND.result.sentences)
 
 
 def test_what_is_kept_back_has_no_say_in_the_fit() -> None:
     run = RUNS[1]
     split = len(run) // 2
-    cut, kept = run.sent_s[split], run.starts[split]
+    kept = int(run.starts[split])
 
-    def fit(factor: float, since: int) -> tuple[object, ...]:
+    def fit(
+        factor: float, since: int = kept, cut: float = float(run.sent_s[split])
+    ) -> tuple[object, ...]:
         """With an engine so many times as slow for tokens from ``since`` on."""
         moments, sent = run.token_s.copy(), run.sent_s.copy()
         for values, low in ((moments, since), (sent, split)):
@@ -189,10 +196,10 @@ def test_what_is_kept_back_has_no_say_in_the_fit() -> None:
         (one,) = found.runs
         return found.fit.coefficients, one.request_overhead_s, one.steps_left_out
 
-    assert fit(1.0, kept) == fit(3.0, kept) == fit(0.05, kept)
+    found = fit(1.0)
+    assert fit(3.0) == fit(0.05) == found
     # The check can fail: tokens before the part kept back have a say.
-    early = dataclasses.replace(run, token_s=run.token_s * 2, sent_s=run.sent_s * 2)
-    assert calibrate([early]).result.fit.coefficients != fit(1.0, kept)[0]
+    assert fit(3.0, since=kept // 2, cut=run.token_s[kept // 2]) != found
 
 
 def test_another_workload_is_refused() -> None:

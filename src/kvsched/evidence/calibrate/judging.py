@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from kvsched.evidence.calibrate.fitting import predicted as predicted_seconds
 from kvsched.evidence.calibrate.observed import Observed
 from kvsched.evidence.calibrate.predicting import Predicted
 from kvsched.evidence.calibrate.result import (
@@ -16,11 +17,15 @@ from kvsched.evidence.calibrate.result import (
     Error,
     Pair,
 )
+from kvsched.evidence.calibrate.rows import Rows
 from kvsched.serve.distribution import distribution
+from kvsched.serve.fitted import Fit
 from kvsched.trace.model import Float64s
 
 MUCH = 0.1
 """Share of the cached tokens, measured against predicted, that no step sooner or later explains."""
+LEAST_DRIFT = 20
+"""Rows on either side; a median of fewer says little."""
 FIRST = 10
 """Requests whose cached tokens differ that are named."""
 
@@ -47,6 +52,15 @@ def error_of(
 
 def _ends(values: Sequence[float]) -> tuple[float, float]:
     return min(values), max(values)
+
+
+def drift_of(fit: Fit, before: Rows, whole: Rows) -> float | None:
+    """Return `RunCalibration.drift` from the rows ``before`` the part kept back and of all."""
+    ratio = whole.seconds / np.maximum(predicted_seconds(fit, whole.batches), 1e-12)
+    cut = len(before.seconds)
+    if min(cut, len(ratio) - cut) < LEAST_DRIFT:
+        return None
+    return float(np.median(ratio[cut:]) / np.median(ratio[:cut]))
 
 
 def is_met(ttft: Error | None, tpot: Error | None) -> bool:

@@ -89,6 +89,10 @@ class RunCalibration(msgspec.Struct, frozen=True, kw_only=True):
     """Of these, what cannot be told for certain: a preemption, tokens held up on the way."""
     most_together: int
     """The most requests that got a token in each of several measured steps, over the whole run."""
+    drift: float | None
+    """Measured over fitted seconds of a step, the median of those after the part for fitting, over
+    the median of those in it: 1.2 where steps that compute the same took 20% longer. It tells a
+    machine that changed from a model that is wrong. None for few steps."""
     request_overhead_s: float
     ttft: Error | None
     """None where no request kept back has one."""

@@ -7,11 +7,12 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from kvsched.evidence.calibrate.aligned import align
 from kvsched.evidence.calibrate.fitting import Fitted, fit_rows
-from kvsched.evidence.calibrate.judging import cached_of, error_of, is_met, pairs_of
+from kvsched.evidence.calibrate.judging import cached_of, drift_of, error_of, is_met, pairs_of
 from kvsched.evidence.calibrate.observed import Observed
 from kvsched.evidence.calibrate.predicting import predict
 from kvsched.evidence.calibrate.result import GOAL, Calibrated, Calibration, Pair, RunCalibration
@@ -59,7 +60,10 @@ def calibrate(
     for at, run in enumerate(told):
         if report is not None:
             report("simulating", at, len(told))
-        judged.append(_judge(runs[at], run, fitted, at, rows[at], splits[at], pairs, report))
+        whole = rows_of(run, parts[at][1], outside_s=fitted.overhead_s[at])
+        drift = drift_of(fitted.fit, rows[at], whole)
+        one = _judge(runs[at], run, fitted, at, rows[at], splits[at], pairs, report)
+        judged.append(msgspec.structs.replace(one, drift=drift))
     result = Calibration(
         kvsched=VERSION,
         name=name or "; ".join(run.name for run in runs),
@@ -142,6 +146,7 @@ def _judge(
         steps_seen=rows.seen,
         steps_left_out=rows.left_out,
         most_together=rows.most_together,
+        drift=None,
         request_overhead_s=overhead,
         ttft=ttft,
         tpot=tpot,

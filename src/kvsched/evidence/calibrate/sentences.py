@@ -10,6 +10,8 @@ from kvsched.evidence.calibrate.result import GOAL, Error, RunCalibration
 
 MACHINE = ("cpu", "devices")
 """Parts of an environment that tell machines apart."""
+DRIFT = 0.1
+"""Change of a step's time between the two parts that a reader must know."""
 MANY = 0.1
 """Share of steps left out above which a reader must know."""
 
@@ -94,6 +96,12 @@ def _doubts(runs: Sequence[RunCalibration], fitted: Fitted) -> list[str]:
                 f"{run.name}: {run.most_together:,} requests got a token in one step, and "
                 f"max_num_seqs is said to be {run.engine['max_num_seqs']:,}: it is not the "
                 "engine's."
+            )
+        if run.drift is not None and abs(run.drift - 1) > DRIFT:
+            found.append(
+                f"{run.name}: steps of the part kept back took {abs(run.drift - 1):.0%} "
+                f"{'longer' if run.drift > 1 else 'less'} than steps alike before: the engine or "
+                "its machine changed meanwhile, and no fit can know that."
             )
         if run.steps_left_out > MANY * max(run.steps_seen, 1):
             found.append(
