@@ -59,7 +59,7 @@ def run_rows(result: Calibration) -> list[tuple[str, list[str]]]:
 
 
 RUN_HEADINGS = (
-    "arrivals", "for the fit", "kept back", "steps seen", "left out", "request overhead",
+    "arrivals", "for the fit", "kept back", "steps seen", "left out", "drift", "request overhead",
     "cached tokens differ", "preemptions",
 )  # fmt: skip
 
@@ -72,6 +72,7 @@ def _run_cells(run: RunCalibration) -> list[str]:
         count(run.judged_requests),
         count(run.steps_seen),
         count(run.steps_left_out),
+        "unknown" if run.drift is None else signed(run.drift - 1),
         seconds(run.request_overhead_s),
         f"{count(cached.different)} of {count(cached.compared)}",
         count(run.preemptions),

@@ -118,7 +118,8 @@ def _note(run: Observed, compared: int, different: int, tokens: tuple[int, int])
         )
     return (
         "requests that run together reach the engine a step sooner or later than predicted: then "
-        "blocks are not yet there, or evicted in another order"
+        "blocks are not yet there, or evicted in another order; a run of one request at a time "
+        "tells that from another cache or workload"
     )
 
 
