@@ -101,6 +101,18 @@ def test_runs_are_found_in_folders_of_folders(tmp_path: Path) -> None:
     assert folders_of([str(made[2]), str(tmp_path / "all" / "off")]) == [made[2], *made[:2]]
 
 
+def test_turns_that_wait_come_as_they_were_sent_and_a_note_says_so(tmp_path: Path) -> None:
+    for many in (4, None):
+        folder = folder_of(tmp_path / str(many), many or 4, workload={"waiting_turns": 9})
+        result = json.loads((folder / "result.json").read_bytes())
+        result["config"]["max_concurrency"] = many
+        (folder / "result.json").write_text(json.dumps(result))
+        run = read_observed(folder)
+        assert run.concurrency is None
+        assert any("only latencies are predicted" in note for note in run.notes)
+    assert not read_observed(folder_of(tmp_path / "plain", 4)).notes
+
+
 def test_the_step_time_is_taken_by_simulate(tmp_path: Path) -> None:
     out = tmp_path / "out"
     run(folder_of(tmp_path / "c4", 4), "--output-dir", out)

@@ -82,9 +82,10 @@ def read_observed(folder: Path, said: EngineSaid | None = None) -> Observed:
         )
     waiting = bool(result.workload.get("waiting_turns"))
     concurrency = result.config.get("max_concurrency")
-    if waiting and concurrency is not None:
+    if waiting:
         notes.append(
-            "later turns wait for answers: requests come in the simulation as they were sent"
+            "later turns wait for answers: requests come in the simulation as they were sent, so "
+            "the part kept back says when, and only latencies are predicted"
         )
     found = observe(
         name,
