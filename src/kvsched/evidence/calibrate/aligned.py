@@ -8,6 +8,7 @@ to know the step of each request's first token.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from statistics import median
 
 import numpy as np
 
@@ -112,7 +113,7 @@ def align(run: Observed, until_s: float = np.inf) -> Aligned:
             _advance(active, request, 1, len(tokens[request]))
             at += 1
         step.joined.sort()
-        step.end_s = float(np.median(moments)) if moments else float(centre)
+        step.end_s = median(moments) if moments else float(centre)
         if steps and step.end_s - steps[-1].end_s < BURST * usual_s:
             step.regular = False
         steps.append(step)
@@ -139,7 +140,7 @@ def _centre(active: dict[int, int], tokens: list[Float64s]) -> float:
     """Where the next token of those that run is, the median; NaN where none of them is known."""
     found = [float(tokens[request][place]) for request, place in active.items()]
     found = [moment for moment in found if not np.isnan(moment)]
-    return float(np.median(found)) if found else float("nan")
+    return median(found) if found else float("nan")
 
 
 def _after(active: dict[int, int], tokens: list[Float64s], lead: int, centre: float) -> float:
@@ -152,4 +153,4 @@ def _after(active: dict[int, int], tokens: list[Float64s], lead: int, centre: fl
     if not active and lead >= 0 and len(tokens[lead]) > 1:
         found.append(float(tokens[lead][1]))
     found = [moment for moment in found if moment > centre]
-    return float(np.median(found)) if found else float("nan")
+    return median(found) if found else float("nan")
