@@ -134,10 +134,11 @@ def _lines(result: Calibration) -> list[RenderableType]:
                 errors = (signed(error.error_p50), signed(error.error_p90))
                 table.add_row(Text(f"{name(run.name)}, {title}"), *cells, *errors)
     lines += [table, ""]
-    table = _table("Runs", ("fit", "kept back", "overhead", "cached tokens differ"))
+    shown = ("for the fit", "kept back", "drift", "request overhead", "cached tokens differ")
+    table = _table("Runs", shown)
     for run in result.runs:
-        cells = _run_cells(run)
-        table.add_row(Text(name(run.name)), cells[1], cells[2], cells[5], cells[6])
+        cells = dict(zip(RUN_HEADINGS, _run_cells(run), strict=True))
+        table.add_row(Text(name(run.name)), *(cells[heading] for heading in shown))
     lines += [table, ""]
     table = _table("Step time", ("",))
     for title, value in coefficient_rows(result):
