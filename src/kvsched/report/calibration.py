@@ -137,8 +137,8 @@ def _lines(result: Calibration) -> list[RenderableType]:
     shown = ("for the fit", "kept back", "drift", "request overhead", "cached tokens differ")
     table = _table("Runs", shown)
     for run in result.runs:
-        cells = dict(zip(RUN_HEADINGS, _run_cells(run), strict=True))
-        table.add_row(Text(name(run.name)), *(cells[heading] for heading in shown))
+        told = dict(zip(RUN_HEADINGS, _run_cells(run), strict=True))
+        table.add_row(Text(name(run.name)), *(told[heading] for heading in shown))
     lines += [table, ""]
     table = _table("Step time", ("",))
     for title, value in coefficient_rows(result):
