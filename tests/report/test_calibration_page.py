@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from pathlib import Path
 from typing import Any
 
@@ -108,3 +109,8 @@ def test_the_terminal_holds_80_columns(name: str, encoding: str) -> None:
     assert "\x1b" not in text
     for said in ("TTFT", "step_s", "cached tokens"):
         assert said in text
+    # Each number stands under its heading.
+    rows = [line for line in text.splitlines() if re.search(r"\d of \d+$", line.rstrip())]
+    for row, run in zip(rows, FOUND[name].result.runs, strict=True):
+        cached = run.cached
+        assert row.rstrip().endswith(f" {cached.different} of {cached.compared}")

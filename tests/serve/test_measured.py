@@ -85,6 +85,17 @@ def test_known_coefficients_come_back_from_noisy_steps():
     assert fit.fitted_from.most_tokens == sums[:, at.TOKENS].max()
 
 
+def test_noise_does_not_draw_the_fit_to_one_side():
+    sums = batches(1000, 15)
+    true = seconds_of(TRUE, sums)
+    fit = fit_steps(Steps(sums, noisy(true, 0.3, 16)))
+    row = fit.step_time().coefficients("mid")
+    fitted = np.array([step_seconds(row, each) for each in sums])
+    # Relative to the measured time it would be 12% below: exp(-1.5·0.3²).
+    assert np.median(fitted / true) == pytest.approx(1, abs=0.03)
+    assert fit.residuals.ratio_p50 == pytest.approx(1, abs=0.03)
+
+
 def test_shuffled_seconds_give_nothing():
     sums = batches(3000, 1)
     shuffled = np.random.default_rng(3).permutation(noisy(seconds_of(TRUE, sums), 0.02, 2))
@@ -150,6 +161,15 @@ def test_steps_that_all_take_the_same_time():
     fit = fit_steps(Steps(batches(100, 13), np.full(100, 0.02)))
     assert fit.coefficients.step_s == pytest.approx(0.02)
     assert fit.residuals.explained is None
+
+
+def test_steps_that_hardly_differ_leave_nothing_to_explain():
+    sums = batches(200, 17)
+    fit = fit_steps(Steps(sums, noisy(np.full(200, 0.004), 0.03, 18)))
+    assert fit.residuals.explained < 0.1
+    assert not fit.residuals.hardly_explains
+    wild = fit_steps(Steps(sums, noisy(np.full(200, 0.004), 0.5, 18)))
+    assert wild.residuals.hardly_explains
 
 
 def test_what_cannot_be_fitted_is_refused():

@@ -95,10 +95,12 @@ def command(
 ) -> None:
     """Fit step times to part of measured runs, predict the rest, and say how far off that is.
 
-    RUN is a folder that `kvsched bench` wrote. Several are fitted together and judged apart: give
-    runs at several concurrencies. A goal that is missed is reported; the exit code is 0.
+    RUN is a folder that `kvsched bench` wrote, of one run or of several. These are fitted together
+    and judged apart: give runs at several concurrencies. A goal that is missed is reported; the
+    exit code is 0.
     """
     from kvsched.cli.progress import steps
+    from kvsched.evidence.bench.files import RESULT
     from kvsched.evidence.calibrate.files import NAMES
     from kvsched.evidence.calibrate.reading import EngineSaid
     from kvsched.evidence.calibrate.run import calibrate
@@ -110,8 +112,10 @@ def command(
         raise UsageError("--output-dir is empty")
     if output.registry is not None and not output.record:
         raise UsageError("--registry is where --record adds to: give both")
-    observed = _read(runs, EngineSaid(**vars(engine)))
     folder = None if output.output_dir is None else Path(output.output_dir)
+    if folder is not None and (folder / RESULT).exists():
+        raise UsageError(f"{folder}: holds a run, which is never written over")
+    observed = _read(runs, EngineSaid(**vars(engine)))
     with steps(COMPILING_TAKES) as told:
         found = calibrate(observed, fit_share=output.fit_share, name=output.name, report=told)
         if folder is not None:
@@ -123,11 +127,9 @@ def command(
 
 
 def _read(paths: list[str], said: EngineSaid) -> list[Observed]:
-    from kvsched.evidence.bench.files import run_folders
-    from kvsched.evidence.calibrate.reading import read_observed, told_apart
+    from kvsched.evidence.calibrate.reading import folders_of, read_observed, told_apart
 
-    folders = [folder for path in paths for folder in run_folders(path)]
-    return told_apart([read_observed(folder, said) for folder in folders])
+    return told_apart([read_observed(folder, said) for folder in folders_of(paths)])
 
 
 def _write(found: Calibrated, folder: Path) -> None:

@@ -59,7 +59,7 @@ def run_rows(result: Calibration) -> list[tuple[str, list[str]]]:
 
 
 RUN_HEADINGS = (
-    "arrivals", "for the fit", "kept back", "steps seen", "left out", "request overhead",
+    "arrivals", "for the fit", "kept back", "steps seen", "left out", "drift", "request overhead",
     "cached tokens differ", "preemptions",
 )  # fmt: skip
 
@@ -72,6 +72,7 @@ def _run_cells(run: RunCalibration) -> list[str]:
         count(run.judged_requests),
         count(run.steps_seen),
         count(run.steps_left_out),
+        "unknown" if run.drift is None else signed(run.drift - 1),
         seconds(run.request_overhead_s),
         f"{count(cached.different)} of {count(cached.compared)}",
         count(run.preemptions),
@@ -133,10 +134,11 @@ def _lines(result: Calibration) -> list[RenderableType]:
                 errors = (signed(error.error_p50), signed(error.error_p90))
                 table.add_row(Text(f"{name(run.name)}, {title}"), *cells, *errors)
     lines += [table, ""]
-    table = _table("Runs", ("fit", "kept back", "overhead", "cached tokens differ"))
+    shown = ("for the fit", "kept back", "drift", "request overhead", "cached tokens differ")
+    table = _table("Runs", shown)
     for run in result.runs:
-        cells = _run_cells(run)
-        table.add_row(Text(name(run.name)), cells[1], cells[2], cells[5], cells[6])
+        told = dict(zip(RUN_HEADINGS, _run_cells(run), strict=True))
+        table.add_row(Text(name(run.name)), *(told[heading] for heading in shown))
     lines += [table, ""]
     table = _table("Step time", ("",))
     for title, value in coefficient_rows(result):

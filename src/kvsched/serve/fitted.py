@@ -59,6 +59,10 @@ class FittedFrom(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """Most requests of one measured step."""
 
 
+CLOSE = 0.15
+"""Relative error of a step's time that is taken for noise."""
+
+
 class Residuals(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How far measured steps lie from the fit; the band. From steps held out of the fit."""
 
@@ -73,8 +77,16 @@ class Residuals(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     error_p90: float
     """90th percentile of the same."""
     explained: float | None = None
-    """Share of the seconds' relative variance that the fit explains beyond a constant, below 0
-    where a constant does better; None where all steps take the same time."""
+    """Share of the variance of the seconds' logarithms that the fit explains beyond a constant,
+    below 0 where a constant does better; None where all steps take the same time."""
+
+    @property
+    def hardly_explains(self) -> bool:
+        """Whether steps differ, and not as the fit says.
+
+        Where nine in ten lie within `CLOSE` of the fit, nothing is left to explain.
+        """
+        return self.explained is not None and self.explained < 0.5 and self.error_p90 > CLOSE
 
 
 class Fit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -131,7 +143,7 @@ def _said(fit: Fit) -> tuple[str, ...]:
     ]
     if origin.most_tokens is not None:
         said.append(f"Steps of more than {origin.most_tokens} tokens are extrapolated.")
-    if residuals.explained is not None and residuals.explained < 0.5:
+    if residuals.hardly_explains:
         said.append(
             "The fit hardly explains the measured seconds: check that they belong to their rows."
         )

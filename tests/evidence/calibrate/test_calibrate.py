@@ -82,6 +82,11 @@ def test_another_engine_misses_the_goal_and_says_so() -> None:
     assert result.sentences[0].startswith("The goal of 15% at p50 is missed")
     assert result.runs[0].ttft is not None
     assert result.runs[0].ttft.error_p50 < -0.3
+    assert result.runs[0].drift == pytest.approx(2, rel=0.05)
+    assert any("% longer than steps alike" in each for each in result.sentences)
+    for run in FOUND.result.runs[:2]:
+        assert run.drift == pytest.approx(1, abs=0.05)
+    assert not any("steps alike" in each for each in FOUND.result.sentences)
 
 
 def later(outcome, seconds):  # type: ignore[no-untyped-def]
@@ -120,6 +125,81 @@ def test_another_cache_is_noticed_request_by_request() -> None:
     first = wrong.first[0]
     assert first.measured == outcomes[first.index].cached_tokens != first.predicted
     assert any("nothing to chance" in sentence for sentence in result.sentences)
+
+
+def said(runs: list[Observed]) -> str:
+    return " ".join(calibrate(runs).result.sentences)
+
+
+def test_settings_that_are_not_the_engines_are_named() -> None:
+    trace = shared_prefixes(120, seed=16)
+    outcomes = measured(trace, concurrency=16, seed=16)
+
+    def told(**wrong: object) -> str:
+        settings = dataclasses.replace(SETTINGS, **wrong)  # type: ignore[arg-type]
+        return said([run_of(trace, outcomes, settings, concurrency=16)])
+
+    # Not laid on chance, though requests run together.
+    assert "prefix caching was on, and off is what was simulated" in told(
+        enable_prefix_caching=False
+    )
+    assert "16 requests got a token in one step, and max_num_seqs is said to be 4" in told(
+        max_num_seqs=4
+    )
+    short = told(max_model_len=400)
+    assert "46 of 60 requests kept back were served, and are too long" in short
+    assert "too far apart for chance" in short
+    right = told()
+    for each in ("prefix caching was", "got a token in one step", "too long", "for chance"):
+        assert each not in right
+    off = dataclasses.replace(SETTINGS, enable_prefix_caching=False)
+    cold = measured(trace, off, concurrency=16, seed=16)
+    assert "caching was off, and on" in said([run_of(trace, cold, concurrency=16)])
+
+
+def test_a_goal_is_not_met_by_leaving_requests_out() -> None:
+    trace = shared_prefixes(120, seed=1)
+    told = dataclasses.replace(SETTINGS, max_model_len=400)
+    run = run_of(trace, measured(trace, concurrency=1, seed=1), told, concurrency=1)
+    result = calibrate([run]).result
+    (one,) = result.runs
+    assert one.ttft is not None
+    assert one.ttft.measured.count == one.judged_requests - one.unpredicted == 15
+    assert abs(one.ttft.error_p50) < 0.15
+    assert not result.goal_met
+    assert "not all requests kept back have a prediction" in result.sentences[0]
+
+
+def test_runs_of_different_engines_or_machines_are_said_to_be() -> None:
+    one = dataclasses.replace(RUNS[1], engine_name="vllm 1, a")
+    other = dataclasses.replace(RUNS[2], engine_name="vllm 1, b", environment={"cpu": "x"})
+    both = said([one, other])
+    assert "different engines or models (vllm 1, a; vllm 1, b)" in both
+    assert "different machines" in both
+    assert "different" not in " ".join(FOUND.result.sentences)
+
+
+def test_what_is_kept_back_has_no_say_in_the_fit() -> None:
+    run = RUNS[1]
+    split = len(run) // 2
+    kept = int(run.starts[split])
+
+    def fit(
+        factor: float, since: int = kept, cut: float = float(run.sent_s[split])
+    ) -> tuple[object, ...]:
+        """With an engine so many times as slow for tokens from ``since`` on."""
+        moments, sent = run.token_s.copy(), run.sent_s.copy()
+        for values, low in ((moments, since), (sent, split)):
+            part = values[low:]
+            values[low:] = np.where(part > cut, cut + factor * (part - cut), part)
+        found = calibrate([dataclasses.replace(run, token_s=moments, sent_s=sent)]).result
+        (one,) = found.runs
+        return found.fit.coefficients, one.request_overhead_s, one.steps_left_out
+
+    found = fit(1.0)
+    assert fit(3.0) == fit(0.05) == found
+    # The check can fail: tokens before the part kept back have a say.
+    assert fit(3.0, since=kept // 2, cut=run.token_s[kept // 2]) != found
 
 
 def test_another_workload_is_refused() -> None:
@@ -192,6 +272,29 @@ def test_pieces_of_several_tokens() -> None:
     result = calibrate([run]).result
     assert result.goal_met
     assert result.fit.residuals.error_p50 < 0.06
+
+
+def test_an_engine_that_sends_every_third_token_is_fitted_a_token() -> None:
+    trace = shared_prefixes(120, seed=1)
+    plain = measured(trace, concurrency=1, seed=1)
+
+    def thirds(each):  # type: ignore[no-untyped-def]
+        ends = [*range(2, len(each.token_s), 3)]
+        if not ends or ends[-1] != len(each.token_s) - 1:
+            ends.append(len(each.token_s) - 1)
+        return msgspec.structs.replace(
+            each,
+            token_s=tuple(each.token_s[end] for end in ends),
+            token_counts=tuple(np.diff([-1, *ends]).tolist()),
+        )
+
+    run = run_of(trace, [thirds(each) for each in plain], concurrency=1)
+    result = calibrate([run]).result
+    single = calibrate([run_of(trace, plain, concurrency=1)]).result
+    step, true = (each.fit.coefficients.step_s for each in (result, single))
+    assert step == pytest.approx(true, rel=0.15)
+    assert result.runs[0].tpot is not None
+    assert abs(result.runs[0].tpot.error_p50) < 0.15
 
 
 def test_without_cached_tokens_the_simulation_says_who_hit() -> None:

@@ -21,6 +21,7 @@ from kvsched.evidence.calibrate.reading import (
     EngineSaid,
     engine_settings,
     flags_of,
+    folders_of,
     read_observed,
     told_apart,
 )
@@ -90,6 +91,28 @@ def made_fit() -> Any:
     return calibrate([made(1, 80)]).result.fit
 
 
+def test_runs_are_found_in_folders_of_folders(tmp_path: Path) -> None:
+    made = [
+        folder_of(tmp_path / "all" / name, 1)
+        for name in ("off/concurrency-2", "off/concurrency-10", "on/concurrency-2")
+    ]
+    (tmp_path / "all" / "comparison.json").write_text("{}")
+    assert folders_of([str(tmp_path / "all")]) == made
+    assert folders_of([str(made[2]), str(tmp_path / "all" / "off")]) == [made[2], *made[:2]]
+
+
+def test_turns_that_wait_come_as_they_were_sent_and_a_note_says_so(tmp_path: Path) -> None:
+    for many in (4, None):
+        folder = folder_of(tmp_path / str(many), many or 4, workload={"waiting_turns": 9})
+        result = json.loads((folder / "result.json").read_bytes())
+        result["config"]["max_concurrency"] = many
+        (folder / "result.json").write_text(json.dumps(result))
+        run = read_observed(folder)
+        assert run.concurrency is None
+        assert any("only latencies are predicted" in note for note in run.notes)
+    assert not read_observed(folder_of(tmp_path / "plain", 4)).notes
+
+
 def test_the_step_time_is_taken_by_simulate(tmp_path: Path) -> None:
     out = tmp_path / "out"
     run(folder_of(tmp_path / "c4", 4), "--output-dir", out)
@@ -144,6 +167,16 @@ def test_what_is_refused(tmp_path: Path) -> None:
         run(tmp_path / "absent")
     with pytest.raises(InputError, match="holds no run"):
         run(empty(tmp_path))
+    with pytest.raises(InputError, match="is no folder"):
+        run(folder / "result.json")
+    with pytest.raises(UsageError, match="c1: is given twice"):
+        run(tmp_path, folder)
+    before = {each: each.read_bytes() for each in folder.iterdir()}
+    with pytest.raises(UsageError, match="c1: holds a run, which is never written over"):
+        run(folder, "--output-dir", folder)
+    assert {each: each.read_bytes() for each in folder.iterdir()} == before
+    with pytest.raises(UsageError, match="--num-gpu-blocks-override 0: at least 2"):
+        run(folder, "--num-gpu-blocks-override", "0")
     outcomes = (folder / "requests.jsonl").read_bytes().splitlines(keepends=True)
     (folder / "requests.jsonl").write_bytes(b"".join(outcomes[:-1]))
     with pytest.raises(InputError, match="79 requests, where"):

@@ -150,11 +150,11 @@ def run_folders(path: str) -> list[Path]:
     if (folder / RESULT).exists():
         return [folder]
     if not folder.is_dir():
-        raise InputError(path, "no such folder")
+        raise InputError(path, "is no folder" if folder.exists() else "no such folder")
     inner = [each.parent for each in folder.glob(f"*/{RESULT}")]
     if not inner:
         raise InputError(path, f"holds no run: neither {RESULT} nor folders with one")
-    return sorted(inner, key=_by_number)
+    return sorted(inner, key=by_number)
 
 
 def read_runs(path: str) -> list[Run]:
@@ -162,8 +162,9 @@ def read_runs(path: str) -> list[Run]:
     return [read_run(folder) for folder in run_folders(path)]
 
 
-def _by_number(folder: Path) -> list[tuple[int, str]]:
-    parts = re.split(r"(\d+)", folder.name)
+def by_number(folder: Path) -> list[tuple[int, str]]:
+    """Return a key that sorts folders by their path, with numbers in it as such."""
+    parts = re.split(r"(\d+)", str(folder))
     return [(int(part), "") if part.isdigit() else (0, part) for part in parts]
 
 

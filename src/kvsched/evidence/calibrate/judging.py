@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from kvsched.evidence.calibrate.fitting import predicted as predicted_seconds
 from kvsched.evidence.calibrate.observed import Observed
 from kvsched.evidence.calibrate.predicting import Predicted
 from kvsched.evidence.calibrate.result import (
@@ -16,9 +17,15 @@ from kvsched.evidence.calibrate.result import (
     Error,
     Pair,
 )
+from kvsched.evidence.calibrate.rows import Rows
 from kvsched.serve.distribution import distribution
+from kvsched.serve.fitted import Fit
 from kvsched.trace.model import Float64s
 
+MUCH = 0.1
+"""Share of the cached tokens, measured against predicted, that no step sooner or later explains."""
+LEAST_DRIFT = 20
+"""Rows on either side; a median of fewer says little."""
 FIRST = 10
 """Requests whose cached tokens differ that are named."""
 
@@ -47,6 +54,15 @@ def _ends(values: Sequence[float]) -> tuple[float, float]:
     return min(values), max(values)
 
 
+def drift_of(fit: Fit, before: Rows, whole: Rows) -> float | None:
+    """Return `RunCalibration.drift` from the rows ``before`` the part kept back and of all."""
+    ratio = whole.seconds / np.maximum(predicted_seconds(fit, whole.batches), 1e-12)
+    cut = len(before.seconds)
+    if min(cut, len(ratio) - cut) < LEAST_DRIFT:
+        return None
+    return float(np.median(ratio[cut:]) / np.median(ratio[:cut]))
+
+
 def is_met(ttft: Error | None, tpot: Error | None) -> bool:
     """Whether both medians are within `GOAL`; a latency that nobody has is no miss."""
     found = [each for each in (ttft, tpot) if each is not None]
@@ -57,6 +73,7 @@ def cached_of(run: Observed, predicted: Predicted) -> CachedAgreement:
     """Compare cached tokens request by request, over the whole run."""
     said = run.cached >= 0
     differ = said & (run.cached != predicted.cached)
+    tokens = int(run.cached[said].sum()), int(predicted.cached[said].sum())
     where = np.flatnonzero(differ)
     where = where[np.argsort(run.index[where], kind="stable")][:FIRST]
     return CachedAgreement(
@@ -70,25 +87,39 @@ def cached_of(run: Observed, predicted: Predicted) -> CachedAgreement:
             )
             for at in where
         ),
-        measured_tokens=int(run.cached[said].sum()),
-        predicted_tokens=int(predicted.cached[said].sum()),
-        note=_note(run, int(said.sum()), int(differ.sum())),
+        measured_tokens=tokens[0],
+        predicted_tokens=tokens[1],
+        beyond_chance=bool(differ.any())
+        and (run.concurrency == 1 or abs(tokens[0] - tokens[1]) > MUCH * max(tokens)),
+        note=_note(run, int(said.sum()), int(differ.sum()), tokens),
     )
 
 
-def _note(run: Observed, compared: int, different: int) -> str:
+def _note(run: Observed, compared: int, different: int, tokens: tuple[int, int]) -> str:
     if not compared:
         return "the engine does not say how many tokens were cached"
     if not different:
         return "equal for every request"
+    if not all(tokens):
+        engine, here = ("off", "on") if not tokens[0] else ("on", "off")
+        return (
+            f"{tokens[0]:,} tokens cached in all, {tokens[1]:,} predicted: it looks as if the "
+            f"engine's prefix caching was {engine}, and {here} is what was simulated"
+        )
     if run.concurrency == 1:
         return (
             "one request at a time leaves nothing to chance: the engine's cache, its settings or "
             "the workload are not what was simulated"
         )
+    if abs(tokens[0] - tokens[1]) > MUCH * max(tokens):
+        return (
+            f"{tokens[0]:,} tokens cached in all, {tokens[1]:,} predicted, too far apart for "
+            "chance: the engine's cache, its settings or the workload are not what was simulated"
+        )
     return (
         "requests that run together reach the engine a step sooner or later than predicted: then "
-        "blocks are not yet there, or evicted in another order"
+        "blocks are not yet there, or evicted in another order; a run of one request at a time "
+        "tells that from another cache or workload"
     )
 
 

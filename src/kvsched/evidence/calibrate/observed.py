@@ -46,7 +46,7 @@ class Observed:
     """Where the workload came from."""
     workload_digest: str = ""
     engine_name: str = ""
-    """Kind and version."""
+    """Kind, version and model."""
     environment: dict[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
@@ -57,6 +57,20 @@ class Observed:
     def outputs(self) -> Int64s:
         """(R,) tokens generated."""
         return np.diff(self.starts)
+
+    @property
+    def supposed_s(self) -> Float64s:
+        """Moment of each token, of those that came in one piece spread evenly since the one before.
+
+        Those of the first piece come with it.
+        """
+        places = np.arange(len(self.token_s))
+        told = ~np.isnan(self.token_s)
+        found = np.interp(places, places[told], self.token_s[told])
+        for low, first in zip(self.starts.tolist(), self.first_s.tolist(), strict=False):
+            piece = low + int(np.argmax(told[low:]))
+            found[low : piece + 1] = first
+        return found
 
     @property
     def first_s(self) -> Float64s:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kvsched.evidence.bench.files import WORKLOAD, read_run
+from kvsched.evidence.bench.files import RESULT, WORKLOAD, by_number, read_run, run_folders
 from kvsched.evidence.bench.measured import BenchResult
 from kvsched.evidence.calibrate.observed import Observed, observe
 from kvsched.foundation.errors import InputError, UsageError
@@ -18,6 +18,7 @@ from kvsched.trace.load import load_trace
 
 CPU_DEFAULTS = {"max_num_seqs": 128, "max_num_batched_tokens": 2048}
 """vLLM 0.32.0's of a server on a processor (`engine/arg_utils.py`)."""
+LEAST_BLOCKS = 2
 _NUMBERS = ("max_num_seqs", "max_num_batched_tokens", "long_prefill_token_threshold")
 
 
@@ -30,6 +31,30 @@ class EngineSaid:
     max_num_seqs: int | None = None
     max_num_batched_tokens: int | None = None
     long_prefill_token_threshold: int | None = None
+
+
+def folders_of(paths: Sequence[str]) -> list[Path]:
+    """Return the runs' folders in ``paths``, by name with numbers in order.
+
+    Each path is one, or holds them, at any depth. Raises InputError where there is none, and
+    UsageError for one that comes twice.
+    """
+    found: list[Path] = []
+    for path in paths:
+        folder = Path(path)
+        if (folder / RESULT).exists() or not folder.is_dir():
+            found += run_folders(path)
+            continue
+        inner = [each.parent for each in folder.rglob(RESULT)]
+        if not inner:
+            raise InputError(path, f"holds no run: no folder in it has a {RESULT}")
+        found += sorted(inner, key=by_number)
+    seen: set[Path] = set()
+    for folder in found:
+        if folder.resolve() in seen:
+            raise UsageError(f"{folder}: is given twice")
+        seen.add(folder.resolve())
+    return found
 
 
 def read_observed(folder: Path, said: EngineSaid | None = None) -> Observed:
@@ -57,9 +82,10 @@ def read_observed(folder: Path, said: EngineSaid | None = None) -> Observed:
         )
     waiting = bool(result.workload.get("waiting_turns"))
     concurrency = result.config.get("max_concurrency")
-    if waiting and concurrency is not None:
+    if waiting:
         notes.append(
-            "later turns wait for answers: requests come in the simulation as they were sent"
+            "later turns wait for answers: requests come in the simulation as they were sent, so "
+            "the part kept back says when, and only latencies are predicted"
         )
     found = observe(
         name,
@@ -70,11 +96,16 @@ def read_observed(folder: Path, said: EngineSaid | None = None) -> Observed:
         order=order,
     )
     kind, version = result.engine.get("kind"), result.engine.get("version")
+    model = Path(str(result.engine.get("model") or "")).name
     return dataclasses.replace(
         found,
         source=Path(str(result.workload.get("source", ""))).name,
         workload_digest=result.workload_digest,
-        engine_name=" ".join(str(each) for each in (kind, version) if each),
+        engine_name=", ".join(
+            each
+            for each in (" ".join(str(part) for part in (kind, version) if part), model)
+            if each
+        ),
         environment=result.environment,
         notes=(*found.notes, *notes, *result.warnings),
     )
@@ -91,7 +122,14 @@ def engine_settings(
     notes: list[str] = []
     flags = flags_of(result.engine.get("arguments") or ())
     labels = result.engine.get("cache") or {}
-    blocks = said.num_gpu_blocks_override or result.engine.get("blocks")
+    blocks = said.num_gpu_blocks_override
+    if blocks is not None and blocks < LEAST_BLOCKS:
+        raise UsageError(
+            f"--num-gpu-blocks-override {blocks}: at least {LEAST_BLOCKS}, of which one is vLLM's "
+            "null block"
+        )
+    if blocks is None:
+        blocks = result.engine.get("blocks")
     if blocks is None:
         raise UsageError(
             f"{name}: the run does not say how many blocks the engine has: "

@@ -39,6 +39,8 @@ class Rows:
     """Steps that brought tokens in the part looked at."""
     left_out: int
     """Of these, steps of which it is not certain what they computed."""
+    most_together: int
+    """`Aligned.most_together`, of the whole run."""
 
 
 @dataclass
@@ -111,6 +113,7 @@ def rows_of(
         bounds_s=_bounds(run, steps, prefill, len(kept)),
         seen=len(kept),
         left_out=left_out,
+        most_together=aligned.most_together,
     )
 
 

@@ -7,11 +7,12 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from kvsched.evidence.calibrate.aligned import align
 from kvsched.evidence.calibrate.fitting import Fitted, fit_rows
-from kvsched.evidence.calibrate.judging import cached_of, error_of, is_met, pairs_of
+from kvsched.evidence.calibrate.judging import cached_of, drift_of, error_of, is_met, pairs_of
 from kvsched.evidence.calibrate.observed import Observed
 from kvsched.evidence.calibrate.predicting import predict
 from kvsched.evidence.calibrate.result import GOAL, Calibrated, Calibration, Pair, RunCalibration
@@ -45,9 +46,8 @@ def calibrate(
         raise UsageError(f"--fit-share {fit_share}: above 0 and below 1")
     told = [_with_cached(run) for run in runs]
     splits = [_split(run, fit_share) for run in told]
-    parts = [
-        (run, align(run), float(run.sent_s[split])) for run, split in zip(told, splits, strict=True)
-    ]
+    until = [float(run.sent_s[split]) for run, split in zip(told, splits, strict=True)]
+    parts = [(run, align(run, end), end) for run, end in zip(told, until, strict=True)]
     fitted = fit_rows([rows_of(*part) for part in parts])
     # Now it is known when a request reaches the engine, and so in which step it began.
     rows = [
@@ -60,7 +60,10 @@ def calibrate(
     for at, run in enumerate(told):
         if report is not None:
             report("simulating", at, len(told))
-        judged.append(_judge(runs[at], run, fitted, at, rows[at], splits[at], pairs, report))
+        whole = rows_of(run, parts[at][1], outside_s=fitted.overhead_s[at])
+        drift = drift_of(fitted.fit, rows[at], whole)
+        one = _judge(runs[at], run, fitted, at, rows[at], splits[at], pairs, report)
+        judged.append(msgspec.structs.replace(one, drift=drift))
     result = Calibration(
         kvsched=VERSION,
         name=name or "; ".join(run.name for run in runs),
@@ -72,7 +75,7 @@ def calibrate(
         rows_far=fitted.far,
         runs=tuple(judged),
         environment=runs[0].environment,
-        sentences=sentences(judged, fitted),
+        sentences=sentences(judged, fitted, told),
     )
     return Calibrated(result, tuple(pairs))
 
@@ -125,6 +128,7 @@ def _judge(
     kept = np.arange(split, len(run))
     ttft = error_of(run.ttft_s[kept], *(each.ttft_s[kept] for each in (middle, low, high)))
     tpot = error_of(run.tpot_s[kept], *(each.tpot_s[kept] for each in (middle, low, high)))
+    unpredicted = int(np.isnan(middle.ttft_s[kept]).sum())
     pairs.extend(pairs_of(measured, middle, kept))
     return RunCalibration(
         name=run.name,
@@ -141,12 +145,15 @@ def _judge(
         judged_requests=len(run) - split,
         steps_seen=rows.seen,
         steps_left_out=rows.left_out,
+        most_together=rows.most_together,
+        drift=None,
         request_overhead_s=overhead,
         ttft=ttft,
         tpot=tpot,
         cached=cached_of(measured, middle),
         preemptions=middle.preemptions,
-        goal_met=is_met(ttft, tpot),
+        unpredicted=unpredicted,
+        goal_met=is_met(ttft, tpot) and not unpredicted,
         notes=run.notes,
     )
 

@@ -5,17 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kvsched.evidence.calibrate.fitting import Fitted
+from kvsched.evidence.calibrate.observed import Observed
 from kvsched.evidence.calibrate.result import GOAL, Error, RunCalibration
 
-EXPLAINED = 0.5
-"""Share of the variance of step times below which coefficients say little."""
+MACHINE = ("cpu", "devices")
+"""Parts of an environment that tell machines apart."""
+DRIFT = 0.1
+"""Change of a step's time between the two parts that a reader must know."""
 MANY = 0.1
 """Share of steps left out above which a reader must know."""
 
 
-def sentences(runs: Sequence[RunCalibration], fitted: Fitted) -> tuple[str, ...]:
+def sentences(
+    runs: Sequence[RunCalibration], fitted: Fitted, measured: Sequence[Observed]
+) -> tuple[str, ...]:
     """Return what it comes to: whether the goal is met, then what a reader must know."""
-    return (_goal(runs), *_cached(runs), *_doubts(runs, fitted))
+    return (_goal(runs), *_cached(runs), *_mixed(measured), *_doubts(runs, fitted))
 
 
 def _errors(run: RunCalibration) -> list[tuple[str, Error]]:
@@ -36,6 +41,7 @@ def _goal(runs: Sequence[RunCalibration]) -> str:
     return (
         f"The goal of {GOAL:.0%} at p50 is {'met' if met else 'missed'}: the largest error of a "
         f"median is {size:.1%}, {name} of {run.name}."
+        + ("" if met or size > GOAL else " But not all requests kept back have a prediction.")
     )
 
 
@@ -48,20 +54,55 @@ def _cached(runs: Sequence[RunCalibration]) -> list[str]:
         return [f"Cached tokens are equal for all of {compared:,} requests."]
     found = [f"Cached tokens differ for {different:,} of {compared:,} requests."]
     for run in runs:
-        if run.cached.different and "nothing to chance" in run.cached.note:
+        if run.cached.beyond_chance:
             found.append(f"{run.name}: {run.cached.note}.")
+    return found
+
+
+def _mixed(runs: Sequence[Observed]) -> list[str]:
+    """Return what is not the same for all runs, and should be: one step time is fitted to all."""
+    found = []
+    engines = dict.fromkeys(run.engine_name for run in runs if run.engine_name)
+    if len(engines) > 1:
+        found.append(
+            f"The runs are of different engines or models ({'; '.join(engines)}), and one step "
+            "time cannot be that of all: calibrate on each alone."
+        )
+    machines = {str([run.environment.get(part) for part in MACHINE]) for run in runs}
+    if len(machines) > 1:
+        found.append(
+            "The runs were measured on different machines, and one step time cannot be that of "
+            "all: calibrate on each alone."
+        )
     return found
 
 
 def _doubts(runs: Sequence[RunCalibration], fitted: Fitted) -> list[str]:
     found = []
-    explained = fitted.fit.residuals.explained
-    if explained is not None and explained < EXPLAINED:
+    if fitted.fit.residuals.hardly_explains:
         found.append(
             "The fit hardly explains the measured steps: the run, its workload or the model of a "
             "step do not go together, and predictions from it are worth little."
         )
     for run in runs:
+        if run.unpredicted:
+            found.append(
+                f"{run.name}: {run.unpredicted:,} of {run.judged_requests:,} requests kept back "
+                "were served, and are too long for the settings that were simulated: those are "
+                "not the engine's."
+            )
+        if run.most_together > run.engine["max_num_seqs"]:
+            found.append(
+                f"{run.name}: {run.most_together:,} requests got a token in one step, and "
+                f"max_num_seqs is said to be {run.engine['max_num_seqs']:,}: it is not the "
+                "engine's."
+            )
+        if run.drift is not None and abs(run.drift - 1) > DRIFT:
+            found.append(
+                f"{run.name}: steps of the part kept back took {abs(run.drift - 1):.0%} "
+                f"{'longer' if run.drift > 1 else 'less'} than steps alike before: the engine or "
+                "its machine changed meanwhile, and no fit can know that."
+            )
         if run.steps_left_out > MANY * max(run.steps_seen, 1):
             found.append(
                 f"{run.name}: {run.steps_left_out:,} of {run.steps_seen:,} steps are left out, "
