@@ -10,21 +10,17 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import pytest
+from bench_command import STUB, bench
 from fake_engine import FakeEngine, fake_engine
-from typer.testing import CliRunner
 
-from kvsched.cli.app import app
 from kvsched.evidence.bench.files import read_run, read_runs, write_run
 from kvsched.evidence.registry import Registry
 from kvsched.foundation.errors import InputError, KvschedError, UsageError
 from kvsched.trace.load import load_trace
 
-STUB = Path(__file__).parents[1] / "engine" / "stub_vllm"
 SMALL = ["--groups", "3", "--requests-per-group", "6", "--prefix-tokens", "64"]
 SMALL += ["--suffix-tokens", "8", "--output-tokens", "4", "--sample-interval", "0.02"]
 COST = {"ttft_per_token_s": 2e-4, "itl_s": 0.001}
@@ -32,16 +28,6 @@ FILES = {
     "result.json", "requests.jsonl", "gauges.jsonl", "summary.json", "vllm-bench.json",
     "report.html", "workload.kvtrace",
 }  # fmt: skip
-
-
-def bench(*arguments: str, code: int = 0) -> Any:
-    # In a thread: a browser's fixture leaves an event loop running in the main one.
-    with ThreadPoolExecutor(1) as thread:
-        found = thread.submit(CliRunner().invoke, app, ["bench", *arguments]).result()
-    if found.exception is not None and not isinstance(found.exception, SystemExit):
-        raise found.exception
-    assert found.exit_code == code, found.output
-    return found
 
 
 @pytest.fixture(scope="module")

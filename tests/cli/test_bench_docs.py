@@ -8,8 +8,8 @@ import shlex
 from pathlib import Path
 
 import pytest
+from bench_command import STUB, bench
 from fake_engine import fake_engine
-from test_bench import STUB, bench
 
 from kvsched.cli.bench_options import RuleChoice
 

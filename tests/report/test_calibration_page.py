@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 from make_result import HOSTILE
+from opened_page import drawn_figures, opened_page
 from rich.console import Console
 from synthetic import made
 
@@ -47,28 +48,9 @@ FOUND = {"usual": USUAL, "hostile": hostile()}
 
 @pytest.mark.parametrize(("name", "width"), [("usual", 1280), ("usual", 375), ("hostile", 375)])
 def test_every_figure_is_drawn(browser: Any, tmp_path: Path, name: str, width: int) -> None:
-    path = tmp_path / "report.html"
-    path.write_text(render_calibration(FOUND[name]), encoding="utf-8")
-    page = browser.new_page(viewport={"width": width, "height": 900})
-    faults: list[str] = []
-    page.on("console", lambda said: faults.append(said.text))
-    page.on("pageerror", lambda error: faults.append(str(error)))
-    page.on(
-        "request",
-        lambda asked: asked.url.startswith(("file:", "data:")) or faults.append(asked.url),
-    )
-    page.goto(path.as_uri())
-    page.wait_for_timeout(500)
-    assert faults == []
-    drawn = page.evaluate(
-        """() => Array.from(document.querySelectorAll(".figure"))
-          .filter(f => f.querySelector(".scatterlayer path")).map(f => f.id)"""
-    )
-    assert drawn == list(figures(FOUND[name]))
-    assert page.evaluate("document.documentElement.scrollWidth") <= width
-    assert page.evaluate("window.broken") is None, "no name ran as code"
-    assert page.locator("img").count() == 0
-    page.close()
+    with opened_page(browser, render_calibration(FOUND[name]), tmp_path, width) as page:
+        assert drawn_figures(page) == list(figures(FOUND[name]))
+        assert page.locator("img").count() == 0
 
 
 def test_figures_are_the_numbers() -> None:

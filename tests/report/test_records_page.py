@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 from make_result import HOSTILE
+from opened_page import opened_page
 from rich.console import Console
 from some_records import a_record
 
@@ -54,24 +55,16 @@ PAGES = {
 
 @pytest.mark.parametrize(("name", "width"), [("plain", 1280), ("hostile", 375), ("empty", 375)])
 def test_in_a_browser(browser: Any, tmp_path: Path, name: str, width: int) -> None:
-    path = tmp_path / "records.html"
-    path.write_text(PAGES[name], encoding="utf-8")
-    page = browser.new_page(viewport={"width": width, "height": 900})
-    faults: list[str] = []
-    page.on("console", lambda said: faults.append(said.text))
-    page.on("pageerror", lambda error: faults.append(str(error)))
-    page.goto(path.as_uri())
-    assert faults == []
-    assert page.evaluate("window.broken") is None, "no text ran as code"
-    assert page.evaluate("document.documentElement.scrollWidth") <= width
-    rows = page.evaluate("document.querySelectorAll('main section:nth-of-type(2) tbody tr').length")
-    assert rows == {"plain": 2, "hostile": len(HOSTILE), "empty": 0}[name]
-    if name == "plain":
-        assert page.evaluate("document.querySelectorAll('tr.old').length") == 1
-        assert page.inner_text("tr.old").count(f"superseded by {SECOND.record_id[:8]}") == 1
-        page.click("tr.old a")
-        assert page.evaluate("location.hash") == f"#r-{FIRST.record_id}"
-    page.close()
+    with opened_page(browser, PAGES[name], tmp_path, width) as page:
+        rows = page.evaluate(
+            "document.querySelectorAll('main section:nth-of-type(2) tbody tr').length"
+        )
+        assert rows == {"plain": 2, "hostile": len(HOSTILE), "empty": 0}[name]
+        if name == "plain":
+            assert page.evaluate("document.querySelectorAll('tr.old').length") == 1
+            assert page.inner_text("tr.old").count(f"superseded by {SECOND.record_id[:8]}") == 1
+            page.click("tr.old a")
+            assert page.evaluate("location.hash") == f"#r-{FIRST.record_id}"
 
 
 def test_the_page_needs_nothing_else_and_is_the_same_again() -> None:

@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 import pytest
 from make_result import HOSTILE
+from opened_page import drawn_figures, opened_page
 from rich.console import Console
 from serving import plain
 
@@ -60,23 +61,8 @@ PAGES = {
 @pytest.mark.parametrize(("name", "width"), [("sweep", 1280), ("hostile", 375), ("rate", 375)])
 def test_every_figure_is_drawn(browser: Any, tmp_path: Path, name: str, width: int) -> None:
     html, expected = PAGES[name]
-    path = tmp_path / "report.html"
-    path.write_text(html, encoding="utf-8")
-    page = browser.new_page(viewport={"width": width, "height": 900})
-    faults: list[str] = []
-    page.on("console", lambda said: faults.append(said.text))
-    page.on("pageerror", lambda error: faults.append(str(error)))
-    page.goto(path.as_uri())
-    page.wait_for_timeout(300)
-    assert faults == []
-    drawn = page.evaluate(
-        """() => Array.from(document.querySelectorAll(".figure"))
-          .filter(f => f.querySelector(".scatterlayer path")).map(f => f.id)"""
-    )
-    assert drawn == expected
-    assert page.evaluate("document.documentElement.scrollWidth") <= width
-    assert page.evaluate("window.broken") is None, "no name ran as code"
-    page.close()
+    with opened_page(browser, html, tmp_path, width) as page:
+        assert drawn_figures(page) == expected
 
 
 def test_the_figure_is_the_front() -> None:

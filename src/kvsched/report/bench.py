@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from kvsched.evidence.bench.measured import BenchResult, RequestOutcome
+from kvsched.report.console import print_lines
 from kvsched.report.figures import BOUND, OTHERS, OWN, as_script, digits, layout
 from kvsched.report.format import DASH, count, name, seconds, share, short, visible
 from kvsched.report.html import page
@@ -118,22 +119,26 @@ def load_line(result: BenchResult) -> str:
 
 def print_bench(result: BenchResult, console: Console, title: str = "") -> None:
     """Print what was measured: engine, load, latencies, totals, warnings."""
-    console.print(Text(visible(title or result.name or result.task), style="bold"))
-    console.print(Text(engine_line(result)))
-    console.print(Text(load_line(result)))
+    print_lines(_lines(result, title), console)
+
+
+def _lines(result: BenchResult, title: str) -> Iterator[RenderableType]:
+    yield Text(visible(title or result.name or result.task), style="bold")
+    yield Text(engine_line(result))
+    yield Text(load_line(result))
     table = Table(box=None, pad_edge=False)
     table.add_column("")
     for heading in (*PARTS, "p99.9"):
         table.add_column(heading, justify="right", no_wrap=True)
     for label, cells in latency_rows(result):
         table.add_row(label, *cells)
-    console.print(table)
+    yield table
     totals = Table(box=None, pad_edge=False, show_header=False)
     for label, text in total_rows(result):
         totals.add_row(label, Text(visible(text)))
-    console.print(totals)
+    yield totals
     for warning in result.warnings:
-        console.print(Text(f"Warning: {visible(warning)}", style="yellow"))
+        yield Text(f"Warning: {visible(warning)}", style="yellow")
 
 
 def shares(result: BenchResult, fields: Sequence[tuple[str, str]]) -> dict[str, Any]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
@@ -13,8 +14,9 @@ from rich.text import Text
 from kvsched.evidence.bench.compare import BenchComparison, Side
 from kvsched.evidence.bench.decide import Change
 from kvsched.report.bench import milliseconds
+from kvsched.report.console import print_lines
 from kvsched.report.figures import BOUND, OTHERS, OWN, as_script, digits, layout, text
-from kvsched.report.format import DASH, MINUS, count, name, share, short, visible
+from kvsched.report.format import DASH, MINUS, count, name, share, short, visible, with_sign
 from kvsched.report.html import page
 
 
@@ -31,12 +33,7 @@ def figure(value: float | None, unit: str) -> str:
 
 def signed(value: float | None, unit: str) -> str:
     """Return a difference with its sign; shares in points."""
-    if value is None:
-        return DASH
-    sign = "+" if value >= 0 else MINUS
-    if unit == "share":
-        return f"{sign}{100 * abs(value):.1f} pt"
-    return f"{sign}{figure(abs(value), unit)}"
+    return with_sign(value, unit, figure)
 
 
 def sure(change: Change) -> str:
@@ -65,11 +62,15 @@ def side_line(side: Side) -> str:
 
 def print_bench_comparison(result: BenchComparison, console: Console) -> None:
     """Print what changed, the conditions, the decision and what a reader must know."""
-    console.print(Text(f"A  {side_line(result.a)}"))
-    console.print(Text(f"B  {side_line(result.b)}"))
+    print_lines(_lines(result), console)
+
+
+def _lines(result: BenchComparison) -> Iterator[RenderableType]:
+    yield Text(f"A  {side_line(result.a)}")
+    yield Text(f"B  {side_line(result.b)}")
     for each in result.differences:
         values = f"{_plain(each.a)} → {_plain(each.b)}"
-        console.print(Text(f"   {visible(each.name)}: {visible(values)}", style="dim"))
+        yield Text(f"   {visible(each.name)}: {visible(values)}", style="dim")
     table = Table(box=None, pad_edge=False)
     table.add_column("", no_wrap=True)
     low = f"{100 * float(result.bootstrap['confidence']):g}% interval"
@@ -90,15 +91,15 @@ def print_bench_comparison(result: BenchComparison, console: Console) -> None:
             ends,
             "~" if row.distinguishable is False else "",
         )
-    console.print(table)
+    yield table
     if any(row.distinguishable is False for row in result.changes):
-        console.print("~ the interval contains 0: the difference is not distinguishable")
-    console.print(f"overhead: {share(result.overhead.value)}")
+        yield "~ the interval contains 0: the difference is not distinguishable"
+    yield f"overhead: {share(result.overhead.value)}"
     for condition in result.conditions:
-        console.print(Text(f"  {verdict(condition.passed)}: {visible(condition.said)}"))
-    console.print(Text(visible(result.reason), style="bold"))
+        yield Text(f"  {verdict(condition.passed)}: {visible(condition.said)}")
+    yield Text(visible(result.reason), style="bold")
     for warning in result.warnings:
-        console.print(Text(f"Warning: {visible(warning)}", style="yellow"))
+        yield Text(f"Warning: {visible(warning)}", style="yellow")
 
 
 def _titled(row: Change) -> str:

@@ -20,7 +20,7 @@ from kvsched.report.figures import (
     layout,
     text,
 )
-from kvsched.report.format import DASH, MINUS, count, name, share, short, visible
+from kvsched.report.format import DASH, count, name, share, short, visible, with_sign
 from kvsched.report.html import page
 from kvsched.study.compare import Change, Comparison
 
@@ -44,12 +44,7 @@ def figure(value: float | None, unit: str) -> str:
 
 def signed(value: float | None, unit: str) -> str:
     """Return a difference with its sign; shares in points."""
-    if value is None:
-        return DASH
-    sign = "+" if value >= 0 else MINUS
-    if unit == "share":
-        return f"{sign}{100 * abs(value):.1f} pt"
-    return f"{sign}{figure(abs(value), unit)}"
+    return with_sign(value, unit, figure)
 
 
 def verdict(beyond: bool | None) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 DASH = "–"
 MINUS = "−"
@@ -108,3 +108,13 @@ def name(text: str) -> str:
     """Return a name from the trace that is safe to show, cut where it is too long."""
     shown = visible(text)
     return shown if len(shown) <= MOST_LETTERS else shown[: MOST_LETTERS - 1] + "…"
+
+
+def with_sign(value: float | None, unit: str, figure: Callable[[float, str], str]) -> str:
+    """Return a difference with its sign, written by ``figure``; shares in points."""
+    if value is None:
+        return DASH
+    sign = "+" if value >= 0 else MINUS
+    if unit == "share":
+        return f"{sign}{100 * abs(value):.1f} pt"
+    return f"{sign}{figure(abs(value), unit)}"
