@@ -118,6 +118,7 @@ class Engine:
         self.asked: dict[tuple[int, ...], int] = {}
         self.bodies: list[dict[str, Any]] = []
         self.received_s: list[float] = []
+        self.accepted_s: list[float] = []
         self.counts = dict.fromkeys(
             ("requests", "answered", "running", "waiting", "most_running", "connections", "open"), 0
         )
@@ -136,7 +137,8 @@ class Engine:
         cache = {"queries": self.cache.queries, "hits": self.cache.hits}
         # This very question is asked over a connection of its own.
         counts = self.counts | {"open": self.counts["open"] - 1}
-        return counts | cache | {"bodies": self.bodies, "received_s": self.received_s}
+        moments = {"received_s": self.received_s, "accepted_s": self.accepted_s}
+        return counts | cache | moments | {"bodies": self.bodies}
 
     def metrics(self) -> str:
         labels = f'{{engine="0",model_name="{MODEL}"}}'
@@ -176,6 +178,7 @@ class Engine:
 
     async def connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.counts["connections"] += 1
+        self.accepted_s.append(time.perf_counter())
         self.counts["open"] += 1
         try:
             while await self.request(reader, writer):

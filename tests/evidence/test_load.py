@@ -335,3 +335,23 @@ def test_an_interrupted_cell_keeps_what_has_ended() -> None:
 def test_settings_that_cannot_be(wrong: dict[str, Any]) -> None:
     with pytest.raises(UsageError):
         LoadSettings(**wrong)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_closed_loop_has_its_connections_before_time_begins(workers: int) -> None:
+    def accepted(settings: LoadSettings, arrival_s: list[float]) -> tuple[int, int]:
+        """Connections accepted before the first request, and between it and the last."""
+        with fake_engine(ttft_s=0.05) as engine:
+            began_s = time.perf_counter()
+            run_load(workload(8, arrival_s=arrival_s), target(engine), settings)
+            stats = engine.stats_when_quiet()
+        first, last = min(stats["received_s"]), max(stats["received_s"])
+        moments = [each for each in stats["accepted_s"] if each > began_s]
+        return sum(each < first for each in moments), sum(first < each < last for each in moments)
+
+    few = [at * 0.01 for at in range(8)]
+    assert accepted(LoadSettings(concurrency=4, workers=workers), few) == (4, 0)
+    # In an open loop a connection is opened for the request that needs it.
+    before, later = accepted(LoadSettings(workers=workers), few)
+    assert before <= workers
+    assert later > 0

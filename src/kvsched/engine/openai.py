@@ -293,6 +293,16 @@ class Client:
         call._start()
         return call
 
+    async def connect(self, count: int) -> None:
+        """Open ``count`` connections ahead; those that cannot be are left to their requests."""
+
+        async def one() -> None:
+            with contextlib.suppress(OSError, ssl.SSLError):
+                async with asyncio.timeout(CONNECT_S):
+                    self._keep(await self._new_wire())
+
+        await asyncio.gather(*(one() for _ in range(count)))
+
     async def close(self) -> None:
         """Close every connection, and wait until the sockets are gone."""
         self._all_lost = asyncio.Event()

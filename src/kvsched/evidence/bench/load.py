@@ -110,6 +110,7 @@ def _send_here(
         stops.append(partial(soon, sender.stop, INTERRUPTED))
         with _interruptible(sender):
             sender.prepare()
+            await sender.connect()
             await sender.run(time.perf_counter())
 
     def stop() -> None:

@@ -133,6 +133,22 @@ class Sender:
         while self._bodies.prepare():
             pass
 
+    async def connect(self) -> None:
+        """Open the connections of a closed loop's clients before time counts.
+
+        An engine that computes takes long to accept one, and that is no lag of ours.
+        """
+        if self._settings.concurrency is None:
+            return
+        opening = self._client.connect(min(self._settings.concurrency, self._left))
+        tasks = {self._loop.create_task(opening), self._loop.create_task(self._over.wait())}
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
     async def run(self, started_s: float) -> None:
         """Send everything from ``started_s`` on; return when each request has an outcome."""
         self._started_s = started_s

@@ -68,6 +68,7 @@ async def _send(job: Job, asked: BinaryIO, teller: _Teller) -> None:
 
     sender = Sender(*job_parts(job), finished)
     sender.prepare()
+    await sender.connect()
     teller.tell(Told())
     start = read_frame(asked)
     if start is None:
