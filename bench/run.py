@@ -1,7 +1,8 @@
 """Measure kvsched against its peers and write the table.
 
-    python bench/run.py                every table: RESULTS.md, RESULTS-live.md, RESULTS-serve.md
-    python bench/run.py --table NAME   one of them: replay, live or serve
+    python bench/run.py                every table: RESULTS.md, RESULTS-live.md, RESULTS-serve.md,
+                                       RESULTS-load.md
+    python bench/run.py --table NAME   one of them: replay, live, serve or load
     python bench/run.py --only NAME    one benchmark, to the terminal only: a table that mixes runs
                                        would compare one moment of a machine with another
 
@@ -45,19 +46,23 @@ TABLES = {
         "serve-aisimulate": "serve_aisimulate",
         "serve-day": "serve_day",
     },
+    "load": {
+        "load": "load",
+    },
 }
 """Benchmarks by table, in its order; each is a module here with a `run`."""
 
 BENCHMARKS = {name: module for table in TABLES.values() for name, module in table.items()} | {
     "sampling-memory": "sampling_memory",
     "live-memory": "live_memory",
-    "load": "load",
     "live-soak": "live_soak",
     "serve-agreement": "serve_agreement",
 }
 """With those that are too long for a table: run them with --only."""
 
-FILES = {"replay": "RESULTS.md", "live": "RESULTS-live.md", "serve": "RESULTS-serve.md"}
+FILES = {"replay": "RESULTS.md"} | {
+    table: f"RESULTS-{table}.md" for table in ("live", "serve", "load")
+}
 
 IDLE = 0.5
 """A load average up to this much counts as a machine with nothing else to do."""
