@@ -472,3 +472,12 @@ def test_a_run_is_written_whole_or_not_at_all(tmp_path: Path, measured: Path) ->
     write_run(tmp_path, found.result, found.outcomes, trace, {}, "")
     assert {each.name for each in tmp_path.iterdir()} == FILES
     assert read_run(tmp_path).result == found.result
+
+
+def test_an_engine_that_fails_the_warm_up_is_not_measured(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    with fake_engine(requests={at: {"status": 500} for at in range(1, 5)}) as broken:
+        arguments = ["prefix-cache", "--engine-url", broken.url, *SMALL, "-o", str(out)]
+        with pytest.raises(KvschedError, match=r"4 requests of the warm-up failed.*--vocab-size"):
+            bench(*arguments)
+    assert not out.exists()

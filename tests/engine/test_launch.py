@@ -17,7 +17,7 @@ import pytest
 from kvsched.engine import launch, supervisor
 from kvsched.engine.kinds.base import EngineKind
 from kvsched.engine.kinds.registry import KINDS, find_kind, kind_of_metrics
-from kvsched.engine.launch import LaunchSettings, launched
+from kvsched.engine.launch import LaunchSettings, last_words, launched
 from kvsched.engine.plain_http import ask
 from kvsched.engine.target import Target
 from kvsched.foundation.errors import KvschedError, UsageError
@@ -115,6 +115,19 @@ def test_an_early_death_is_told_with_the_last_words(tmp_path: Path) -> None:
     ):
         pass
     assert alive(tmp_path) == []
+
+
+def test_the_cause_of_a_death_is_told_not_what_came_of_it(tmp_path: Path) -> None:
+    log = tmp_path / "engine.log"
+    lines = ["starting", "ValueError: too little memory (20 of 24 GiB)", "Traceback", "^^^^"]
+    log.write_text("\n".join([*lines, "RuntimeError: see the root cause above", "bye"]))
+    said = last_words(log)
+    assert said == (
+        f"; its first error: ValueError: too little memory (20 of 24 GiB) (the rest is in {log})"
+    )
+    log.write_text("one\ntwo\n")
+    assert last_words(log) == "; its last words: one | two"
+    assert last_words(tmp_path / "none") == ""
 
 
 def test_a_death_in_the_block_can_be_asked_for(tmp_path: Path) -> None:

@@ -229,6 +229,13 @@ def test_a_benchmark_result(tmp_path: Path) -> None:
         assert (value is None) == (key in record.missing), key
 
 
+def test_an_interrupted_benchmark_is_no_success() -> None:
+    stopped = msgspec.structs.replace(BENCH, errors={"cancelled": 2})
+    record = record_from(msgspec.json.encode(stopped), "r")
+    assert record.status == "failed"
+    assert record.reason.endswith("2 of them as the run was interrupted")
+
+
 def test_a_benchmark_of_which_nothing_completed() -> None:
     failed = msgspec.structs.replace(BENCH, completed=0, errors={"refused": 102})
     assert record_from(msgspec.json.encode(failed), "r").status == "failed"

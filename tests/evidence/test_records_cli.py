@@ -132,6 +132,10 @@ def test_export_and_import(
 ) -> None:
     file = tmp_path / "all.jsonl"
     kvsched("export", "--output", file)
+    kept = file.read_bytes()
+    nothing = ("--evidence-level", "profiler_trace")
+    assert "nothing is written" in kvsched("export", "--output", file, *nothing, code=2)
+    assert file.read_bytes() == kept
     assert kvsched("import", file).endswith("2 left out: already there, the same\n")
     other = tmp_path / "other.sqlite"
     assert "2 added" in kvsched("import", file, "--registry", other)
@@ -171,6 +175,7 @@ def test_verify(kvsched: Terminal, two: tuple[str, str], path: Path) -> None:
     assert sound["faults"] == []
     assert kvsched("verify", "--head", sound["head"]).startswith("2 records, all sound")
     assert "is not in the chain" in kvsched("verify", "--head", "f" * 64, code=1)
+    assert "64 hexadecimal digits" in kvsched("verify", "--head", "deadbeef", code=2)
     connection = sqlite3.connect(path)
     connection.execute("DROP TRIGGER records_unchanged")
     connection.execute("UPDATE records SET decision = 'accept'")

@@ -204,7 +204,7 @@ def compare(
     if as_json:
         print_json(found)
         return
-    _print_comparisons([found])
+    _print_comparisons([found], [None])
 
 
 def _write_comparison(found: BenchComparison, path: Path) -> None:
@@ -243,7 +243,7 @@ def _measure_and_tell(asked: Bench, trace: Trace, rules: RuleChoice, as_json: bo
         record_all,
     )
     from kvsched.cli.endings import ends_as_interruptions
-    from kvsched.evidence.bench.files import prepare_run
+    from kvsched.evidence.bench.files import check_no_run, prepare_run
 
     if asked.output.output_dir == "":
         raise UsageError("--output-dir is empty")
@@ -252,6 +252,8 @@ def _measure_and_tell(asked: Bench, trace: Trace, rules: RuleChoice, as_json: bo
     shown: list[int | None] = list(many) if len(many) > 1 else [None]
     every = itertools.product(asked.settings, shown, range(asked.output.repeats))
     folders = [folder for each in every if (folder := _folder(asked, *each)) is not None]
+    if asked.output.output_dir is not None:
+        check_no_run(Path(asked.output.output_dir))
     for folder in folders:
         prepare_run(folder)
     try:
@@ -261,7 +263,8 @@ def _measure_and_tell(asked: Bench, trace: Trace, rules: RuleChoice, as_json: bo
         _remove_empty(folders, asked.output.output_dir)
         raise
     runs = [each.run for each in kept.values()]
-    comparisons = []
+    comparisons: list[BenchComparison] = []
+    pages: list[Path | None] = []
     base = None if asked.output.output_dir is None else Path(asked.output.output_dir)
     first, *others = asked.settings
     for number, other in itertools.product(many, others):
@@ -271,20 +274,27 @@ def _measure_and_tell(asked: Bench, trace: Trace, rules: RuleChoice, as_json: bo
         ]
         stem = "comparison" if len(others) == 1 else f"comparison-{slug(other.name)}"
         stem += f"-concurrency-{number}" if len(many) > 1 else ""
+        load = f", concurrency {number}" if len(many) > 1 else ""
+        names = (f"{first.name}{load}", f"{other.name}{load}")
         try:
-            found = compare_and_keep(
-                sides[0], sides[1], rules, base, stem, asked.seed, (first.name, other.name)
-            )
+            found = compare_and_keep(sides[0], sides[1], rules, base, stem, asked.seed, names)
         except UsageError as error:
             # The runs are there, and worth more than an error.
-            typer.echo(f"no comparison of {first.name} and {other.name}: {error}", err=True)
+            typer.echo(f"no comparison of {' and '.join(names)}: {error}", err=True)
         else:
             comparisons.append(found)
+            pages.append(None if base is None else base / f"{stem}.html")
     if as_json:
         results = [run.result for run in runs]
         print_json({"runs": results, "comparisons": comparisons})
     else:
-        _print(asked, list(kept.values()), comparisons)
+        _print(list(kept.values()))
+        _print_comparisons(comparisons, pages)
+        if asked.engine.launch is None and asked.task != "replay":
+            typer.echo(
+                "Measure again with the other setting, then: kvsched bench compare A B "
+                "(folders of --output-dir)"
+            )
     record_all(runs, comparisons, asked.output)
     check_errors(runs, asked.output.max_error_share)
 
@@ -356,7 +366,7 @@ def _measure(
     return kept
 
 
-def _print(asked: Bench, kept: Sequence[Kept], comparisons: Sequence[BenchComparison]) -> None:
+def _print(kept: Sequence[Kept]) -> None:
     from rich.console import Console
 
     from kvsched.report.bench import print_bench
@@ -367,20 +377,17 @@ def _print(asked: Bench, kept: Sequence[Kept], comparisons: Sequence[BenchCompar
         if each.folder is not None:
             typer.echo(f"Report: {each.folder / 'report.html'}")
         typer.echo("")
-    _print_comparisons(comparisons)
-    if asked.output.output_dir is not None and comparisons:
-        typer.echo(f"Comparison: {Path(asked.output.output_dir) / 'comparison.html'}")
-    if asked.engine.launch is None and asked.task != "replay":
-        typer.echo(
-            "Measure again with the other setting, then: kvsched bench compare A B "
-            "(folders of --output-dir)"
-        )
 
 
-def _print_comparisons(comparisons: Sequence[BenchComparison]) -> None:
+def _print_comparisons(
+    comparisons: Sequence[BenchComparison], pages: Sequence[Path | None]
+) -> None:
     from rich.console import Console
 
     from kvsched.report.bench_compare import print_bench_comparison
 
-    for found in comparisons:
+    for found, page in zip(comparisons, pages, strict=True):
         print_bench_comparison(found, Console(highlight=False))
+        if page is not None:
+            typer.echo(f"Comparison: {page}")
+        typer.echo("")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -263,7 +264,12 @@ def export(
     with _open(registry) as opened:
         _must_exist(opened)
         with opened.snapshot():
+            count = sum(1 for _ in opened.records(**chosen))
+            if count == 0 and any(value is not None for value in chosen.values()):
+                raise UsageError("no record is as the options say: nothing is written")
             _export(opened, chosen, kind, output)
+    if output is not None:
+        typer.echo(f"{count:,} {'record' if count == 1 else 'records'} in {output}", err=True)
 
 
 def _export(opened: Registry, chosen: dict[str, Any], kind: str, output: str | None) -> None:
@@ -352,6 +358,8 @@ def verify(
 ) -> None:
     """Check every record, and that none is missing; exit 1 with each fault."""
     as_json = _as_json(format)
+    if head is not None and re.fullmatch("[0-9a-f]{64}", head) is None:
+        raise UsageError(f"--head {head}: a link is 64 hexadecimal digits, as verify prints it")
     with _open(registry) as opened:
         _must_exist(opened)
         faults = opened.verify(head)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import select
 import signal
 import socket
@@ -25,6 +26,7 @@ HOST = "127.0.0.1"
 LAST_LINES = 12
 """Of the log, in the words of an engine that ended."""
 _MOST_WORDS = 1_500
+_ERROR = re.compile(r"\b[A-Za-z_]*(?:Error|Exception): .+")
 
 
 @dataclass(frozen=True)
@@ -194,15 +196,23 @@ def _wait_until_healthy(
 
 
 def last_words(log: Path) -> str:
-    """Return the last lines of a log, to put after a sentence; empty where there are none."""
+    """Return what a log says of an end, to put after a sentence; empty where it says nothing.
+
+    The first error of the last lines, which the others come of, else those lines themselves.
+    """
     try:
         with log.open("rb") as stream:
-            stream.seek(max(0, log.stat().st_size - 16_384))
+            stream.seek(max(0, log.stat().st_size - 65_536))
             lines = stream.read().decode("utf-8", "replace").splitlines()
     except OSError:
         return ""
-    told = [line.strip() for line in lines if line.strip()][-LAST_LINES:]
-    return f"; its last words: {' | '.join(told)[-_MOST_WORDS:]}" if told else ""
+    told = [line.strip() for line in lines if line.strip()]
+    if not told:
+        return ""
+    cause = next((found[0] for line in told if (found := _ERROR.search(line))), None)
+    if cause is not None:
+        return f"; its first error: {cause[:_MOST_WORDS]} (the rest is in {log})"
+    return f"; its last words: {' | '.join(told[-LAST_LINES:])[-_MOST_WORDS:]}"
 
 
 def _stop(supervisor: subprocess.Popen[bytes], grace_s: float) -> None:

@@ -34,12 +34,15 @@ def record_of_bench(
 
     Metrics have flat names: ``ttft_ms_p50``, ``hit_rate_usage``, ``errors_timeout``, … Its moment
     is now: when the run began is in ``detail``, which is the whole result. Without one completed
-    request its status is failed.
+    request, and where the run was interrupted, its status is failed.
     """
     metrics, missing = bench_metrics(result)
     failed = result.requests - result.completed
-    ok = result.completed > 0
+    cancelled = result.errors.get("cancelled", 0)
+    ok = result.completed > 0 and not cancelled
     said = reason or (f"{failed:,} of {result.requests:,} requests failed" if failed else "")
+    if cancelled and not reason:
+        said += f", {cancelled:,} of them as the run was interrupted"
     return record_of(
         msgspec.structs.asdict(
             new_record(

@@ -78,7 +78,8 @@ def total_rows(result: BenchResult) -> list[tuple[str, str]]:
         text = DASH
         if found is not None:
             shown = share if field == "kv_use" else (lambda value: f"{value:,.3g}")
-            text = f"mean {shown(found.mean)}, at most {shown(found.max)}"
+            samples = "1 sample" if found.count == 1 else f"{count(found.count)} samples"
+            text = f"mean {shown(found.mean)}, at most {shown(found.max)} ({samples})"
         rows.append((title, text))
     return rows
 

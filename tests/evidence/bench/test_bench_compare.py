@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
-from bench_results import run
+from bench_results import outcome, run
 
 from kvsched.evidence.bench import bootstrap
 from kvsched.evidence.bench.bootstrap import (
@@ -91,8 +92,6 @@ def test_too_few_values_have_no_interval() -> None:
 
 def of(name: str, a: float | None, b: float | None, sure: bool | None = True) -> Any:
     found = change(name, "x", a, b, None)
-    import msgspec
-
     return msgspec.structs.replace(found, distinguishable=sure)
 
 
@@ -288,3 +287,30 @@ def test_a_few_samples_are_no_utilisation(samples: int, measured: bool) -> None:
     running = {each.name: each for each in found.changes}["running requests"]
     assert (running.a == 2.0) == measured
     assert (running.a is None) != measured
+
+
+@pytest.mark.parametrize("side", [0, 1])
+def test_answers_that_come_at_once_decide_nothing(side: int) -> None:
+    sides = [
+        [outcome(at, ttft_ms=ttft, tokens=8, cached=hit) for at in range(30)]
+        for ttft, hit in ((40.0, 0), (20.0, 32))
+    ]
+    fine = compare_runs([run(sides[0])], [run(sides[1])])
+    assert fine.decision == "accept"
+    for at in range(20):
+        last = sides[side][at].token_s[-1]
+        sides[side][at] = msgspec.structs.replace(
+            sides[side][at], first_token_s=last, token_s=(last,), token_counts=(8,)
+        )
+    found = compare_runs([run(sides[0])], [run(sides[1])])
+    assert found.decision == "pending"
+    assert "67% of a run's answers came together" in found.reason
+    assert any("came together, in one read" in said for said in run(sides[side]).result.warnings)
+    assert not any("came together" in said for said in run(sides[1 - side]).result.warnings)
+
+
+def test_a_median_of_0_on_either_side_is_no_overhead() -> None:
+    usual = [outcome(at, tokens=8) for at in range(30)]
+    at_once = [outcome(at, tokens=8, tpot_ms=0.0) for at in range(30)]
+    for a, b in ((usual, at_once), (at_once, usual)):
+        assert compare_runs([run(a)], [run(b)]).overhead.value is None

@@ -27,7 +27,7 @@ from kvsched.evidence.bench.decide import (
     decide_scheduler,
 )
 from kvsched.evidence.bench.measured import BenchResult, RequestOutcome
-from kvsched.evidence.bench.summary import hit_tokens, per_request
+from kvsched.evidence.bench.summary import bunched_share, hit_tokens, per_request
 from kvsched.foundation.errors import UsageError
 from kvsched.foundation.version import VERSION
 
@@ -35,6 +35,8 @@ Float64s = NDArray[np.float64]
 
 LEAST_MISSES = 20
 """Requests without a hit, from which their TTFT counts as overhead."""
+MOST_BUNCHED = 0.5
+"""Share of answers whose tokens came together above which times decide nothing."""
 LEAST_SAMPLES = 10
 """Of a gauge, from which its mean counts as measured."""
 RULES_OF = {"prefix-cache": "prefix-cache", "scheduler": "scheduler", "replay": "scheduler"}
@@ -149,6 +151,14 @@ def compare_runs(
         if RULES_OF[task] == "prefix-cache"
         else decide_scheduler(changes, rules)
     )
+    bunched = max(bunched_share(run.outcomes) for run in (*a, *b))
+    if bunched > MOST_BUNCHED:
+        decided = msgspec.structs.replace(
+            decided,
+            decision="pending",
+            reason=f"not decided: the tokens of {bunched:.0%} of a run's answers came together, so "
+            "their times are of whole answers; ask for longer answers, or of a slower model",
+        )
     return BenchComparison(
         kvsched=VERSION,
         task=task,
@@ -334,8 +344,8 @@ def _overhead(
 def _median_rise(a: Float64s, b: Float64s) -> float | None:
     if not a.size or not b.size:
         return None
-    one = float(np.median(a))
-    return float(np.median(b)) / one - 1 if one > 0 else None
+    one, other = float(np.median(a)), float(np.median(b))
+    return other / one - 1 if one > 0 and other > 0 else None
 
 
 def _side(runs: Sequence[Run], name: str | None) -> Side:

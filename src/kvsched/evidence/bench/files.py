@@ -33,6 +33,13 @@ LOG = "engine.log"
 NAMES = (RESULT, REQUESTS, GAUGES, "summary.json", "vllm-bench.json", REPORT)
 
 
+def check_no_run(base: Path) -> None:
+    """Raise UsageError where ``base`` holds runs already: others would be mixed with them."""
+    held = next(iter(sorted(base.glob(f"**/{RESULT}"))), None) if base.is_dir() else None
+    if held is not None:
+        raise UsageError(f"{held.parent}: holds a measured run, which is never written over")
+
+
 def prepare_run(folder: Path) -> None:
     """Make a run's folder. Raises UsageError where it holds one already: it is kept as it is."""
     if (folder / RESULT).exists():

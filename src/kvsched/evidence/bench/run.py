@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import datetime
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -160,6 +160,8 @@ def _prepare(
             report("warm-up", plan.warmup, plan.warmup)
         if any(one.error == "cancelled" for one in failed):
             raise KeyboardInterrupt
+        if len(failed) == plan.warmup or any(one.error == "refused" for one in failed):
+            raise KvschedError(_of_warm_up(workload, engine, failed))
         if failed:
             warnings.append(
                 f"{len(failed)} of {plan.warmup} requests of the warm-up failed "
@@ -179,6 +181,21 @@ def _prepare(
     elif engine.running is None:
         warnings.append(f"what the cache held before the run may have been hit ({why})")
     return warnings
+
+
+def _of_warm_up(
+    workload: BenchWorkload, engine: LiveEngine, failed: Sequence[RequestOutcome]
+) -> str:
+    """Say that an engine does not serve requests of the workload's kind."""
+    said = f"{engine.target.url}: {len(failed)} requests of the warm-up failed"
+    said += f" ({failed[0].error}: {failed[0].detail})"
+    ended = None if engine.running is None else engine.running.ended()
+    if ended is not None:
+        said += f"; {ended}"
+    if workload.words is None:
+        highest = workload.source["token_ids"][1]
+        said += f"; token ids go up to {highest:,}: if the model has fewer, give --vocab-size"
+    return said
 
 
 def _send(

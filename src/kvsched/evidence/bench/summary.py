@@ -22,6 +22,8 @@ from kvsched.serve.fairness import course_fairness
 Float64s = NDArray[np.float64]
 
 LEAST_FOR_P999 = 1_000
+FEW_BUNCHED = 0.1
+"""A share of answers up to which it is of no matter that their tokens came together."""
 
 
 @dataclass(frozen=True)
@@ -329,10 +331,24 @@ def _warnings(outcomes: Sequence[RequestOutcome], hits: HitRate, said: EngineSai
     other = [each for each in done if each.prompt_tokens not in (None, each.sent_prompt_tokens)]
     if other:
         told.append(f"{len(other):,} prompts had another length for the engine than was sent")
+    bunched = bunched_share(outcomes)
+    if bunched > FEW_BUNCHED:
+        told.append(
+            f"the tokens of {bunched:.0%} of the answers came together, in one read: their time to "
+            "the first token is that of the whole answer, and TPOT says nothing of them"
+        )
     told += _shared(outcomes, said)
     if any(not one.token_counts and one.token_s for one in done):
         told.append("the engine does not say how many tokens a piece brings: ITL is of pieces")
     return told
+
+
+def bunched_share(outcomes: Sequence[RequestOutcome]) -> float:
+    """Return the share of answers of several tokens that came in one read; 0 without any."""
+    several = [one for one in outcomes if one.error is None and one.token_s and generated(one) > 1]
+    if not several:
+        return 0.0
+    return sum(one.token_s[0] == one.token_s[-1] for one in several) / len(several)
 
 
 def _shared(outcomes: Sequence[RequestOutcome], said: EngineSaid) -> list[str]:
