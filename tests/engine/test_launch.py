@@ -183,7 +183,8 @@ def test_no_such_python(tmp_path: Path) -> None:
 
 
 SCRIPT = """
-import sys
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
 sys.path[:0] = {paths!r}
 import test_launch as here
 from pathlib import Path

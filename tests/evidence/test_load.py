@@ -311,10 +311,15 @@ def test_an_interrupted_cell_keeps_what_has_ended() -> None:
 
     with fake_engine(requests={1: {"silent": True}}) as engine:
         timer = threading.Timer(1.0, os.kill, [os.getpid(), signal.SIGINT])
+        # As in a notebook; a job in the background would ignore it.
+        before = signal.signal(signal.SIGINT, signal.default_int_handler)
         timer.start()
-        loop = asyncio.new_event_loop()  # which leaves SIGINT to Python, as a notebook's does
-        outcomes = loop.run_until_complete(cell(engine.url))
-        loop.close()
+        loop = asyncio.new_event_loop()
+        try:
+            outcomes = loop.run_until_complete(cell(engine.url))
+        finally:
+            signal.signal(signal.SIGINT, before)
+            loop.close()
         timer.join()
     assert sorted(str(each.error) for each in outcomes) == ["None", "None", "cancelled"]
 
