@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from bench_results import outcome, run
+from bench_results import outcome, result, run
 
 from kvsched.evidence.bench import bootstrap
 from kvsched.evidence.bench.bootstrap import (
@@ -23,6 +23,7 @@ from kvsched.evidence.bench.decide import (
     decide_prefix_cache,
     decide_scheduler,
 )
+from kvsched.evidence.bench.measured import RequestOutcome
 from kvsched.foundation.errors import UsageError
 
 FEW = BootstrapSettings(draws=400)
@@ -289,28 +290,33 @@ def test_a_few_samples_are_no_utilisation(samples: int, measured: bool) -> None:
     assert (running.a is None) != measured
 
 
+def of_outcomes(name: str, outcomes: list[RequestOutcome]) -> Run:
+    return Run(name, result(outcomes), tuple(outcomes))
+
+
 @pytest.mark.parametrize("side", [0, 1])
 def test_answers_that_come_at_once_decide_nothing(side: int) -> None:
     sides = [
         [outcome(at, ttft_ms=ttft, tokens=8, cached=hit) for at in range(30)]
         for ttft, hit in ((40.0, 0), (20.0, 32))
     ]
-    fine = compare_runs([run(sides[0])], [run(sides[1])])
+    fine = compare_runs([of_outcomes("a", sides[0])], [of_outcomes("b", sides[1])], bootstrap=FEW)
     assert fine.decision == "accept"
     for at in range(20):
         last = sides[side][at].token_s[-1]
         sides[side][at] = msgspec.structs.replace(
             sides[side][at], first_token_s=last, token_s=(last,), token_counts=(8,)
         )
-    found = compare_runs([run(sides[0])], [run(sides[1])])
+    runs = [of_outcomes(name, outcomes) for name, outcomes in zip("ab", sides, strict=True)]
+    found = compare_runs([runs[0]], [runs[1]], bootstrap=FEW)
     assert found.decision == "pending"
     assert "67% of a run's answers came together" in found.reason
-    assert any("came together, in one read" in said for said in run(sides[side]).result.warnings)
-    assert not any("came together" in said for said in run(sides[1 - side]).result.warnings)
+    assert any("came together, in one read" in said for said in runs[side].result.warnings)
+    assert not any("came together" in said for said in runs[1 - side].result.warnings)
 
 
 def test_a_median_of_0_on_either_side_is_no_overhead() -> None:
-    usual = [outcome(at, tokens=8) for at in range(30)]
-    at_once = [outcome(at, tokens=8, tpot_ms=0.0) for at in range(30)]
+    usual = of_outcomes("a", [outcome(at, tokens=8) for at in range(30)])
+    at_once = of_outcomes("b", [outcome(at, tokens=8, tpot_ms=0.0) for at in range(30)])
     for a, b in ((usual, at_once), (at_once, usual)):
-        assert compare_runs([run(a)], [run(b)]).overhead.value is None
+        assert compare_runs([a], [b], bootstrap=FEW).overhead.value is None
