@@ -134,7 +134,8 @@ def test_on_the_command_line(file: Path, tmp_path: Path) -> None:
     assert "is sent text with --prompt-tokenizer" in refused.stderr
     assert told.returncode == 0, told.stderr
     (result,) = json.loads(told.stdout)["runs"]
-    assert (result["completed"], result["warnings"]) == (4, [])
+    assert result["completed"] == 4
+    assert not any("another length" in said for said in result["warnings"])
     assert result["workload"]["tokenizer_sha256"] is not None
     schema = schemas()["bench.schema.json"]
     jsonschema.validate(result, schema)
