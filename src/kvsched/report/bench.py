@@ -11,7 +11,16 @@ from rich.text import Text
 
 from kvsched.evidence.bench.measured import BenchResult, RequestOutcome
 from kvsched.report.console import print_lines
-from kvsched.report.figures import BOUND, OTHERS, OWN, as_script, digits, layout
+from kvsched.report.figures import (
+    BOUND,
+    OTHERS,
+    OWN,
+    as_script,
+    digits,
+    layout,
+    shares_figure,
+    shares_line,
+)
 from kvsched.report.format import DASH, count, name, seconds, share, short, visible
 from kvsched.report.html import page
 from kvsched.serve.distribution import Distribution
@@ -150,28 +159,9 @@ def shares(result: BenchResult, fields: Sequence[tuple[str, str]]) -> dict[str, 
         found: Distribution | None = getattr(result, field)
         if found is None:
             continue
-        parts = [("min", 0), *((f"p{p}", p) for p in (1, 5, 10, 25, 50, 75, 90, 95, 99))]
-        parts.append(("max", 100))
-        data.append(
-            {
-                "type": "scatter",
-                "mode": "lines+markers",
-                "name": title,
-                "x": [digits(getattr(found, part)) for part, _ in parts],
-                "y": [percent for _, percent in parts],
-                "line": {"color": colours[at % len(colours)], "width": 2},
-                "marker": {"size": 5},
-                "hovertemplate": f"<b>{title}</b> %{{y}}% within %{{x:.4g}} ms<extra></extra>",
-            }
-        )
-    return {
-        "data": data,
-        "layout": layout(
-            height=300,
-            xaxis={"type": "log", "title": {"text": "ms"}, "fixedrange": True},
-            yaxis={"title": {"text": "% of values"}, "range": [0, 101], "fixedrange": True},
-        ),
-    }
+        pen = {"color": colours[at % len(colours)], "width": 2}
+        data.append(shares_line(found, title, "ms", pen))
+    return shares_figure(data, "ms", "values")
 
 
 def timeline(outcomes: Sequence[RequestOutcome]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from itertools import pairwise
 from typing import Any
 
 from kvsched.report.format import gib, name, seconds
+from kvsched.serve.distribution import PERCENTILES, Distribution
 from kvsched.study.result import AnatomyRow, Curve, Histogram, StudyResult
 
 OWN = "#0072B2"
@@ -58,6 +59,33 @@ def layout(**more: Any) -> dict[str, Any]:
 def digits(value: float) -> float:
     """Six significant digits: the smallest capacities must not become 0 on a log axis."""
     return float(f"{value:.6g}")
+
+
+def shares_line(found: Distribution, label: str, unit: str, pen: dict[str, Any]) -> dict[str, Any]:
+    """Draw a distribution as one line: its values over the share of them that is as small."""
+    parts = [("min", 0), *((f"p{at}", at) for at in PERCENTILES), ("max", 100)]
+    return {
+        "type": "scatter",
+        "mode": "lines+markers",
+        "name": label,
+        "x": [digits(getattr(found, part)) for part, _ in parts],
+        "y": [at for _, at in parts],
+        "line": pen,
+        "marker": {"size": 5},
+        "hovertemplate": f"<b>{label}</b> %{{y}}% within %{{x:.4g}} {unit}<extra></extra>",
+    }
+
+
+def shares_figure(lines: list[dict[str, Any]], unit: str, of: str) -> dict[str, Any]:
+    """Return the figure of such lines, on a logarithmic axis of ``unit``."""
+    return {
+        "data": lines,
+        "layout": layout(
+            height=300,
+            xaxis={"type": "log", "title": {"text": unit}, "fixedrange": True},
+            yaxis={"title": {"text": f"% of {of}"}, "range": [0, 101], "fixedrange": True},
+        ),
+    }
 
 
 def _line(result: StudyResult, policy: str) -> dict[str, Any]:

@@ -10,7 +10,16 @@ from rich.table import Table
 from rich.text import Text
 
 from kvsched.report.console import print_lines
-from kvsched.report.figures import BOUND, OTHERS, OWN, as_script, digits, layout
+from kvsched.report.figures import (
+    BOUND,
+    OTHERS,
+    OWN,
+    as_script,
+    digits,
+    layout,
+    shares_figure,
+    shares_line,
+)
 from kvsched.report.format import DASH, count, latencies, name, seconds, share, short, visible
 from kvsched.report.html import page
 from kvsched.report.simulation_settings import settings_line, step_time_line
@@ -288,28 +297,9 @@ def shares(result: ServeResult, field: str) -> dict[str, Any]:
         found: Distribution | None = getattr(run, field)
         if found is None:
             continue
-        parts = [("min", 0), *((f"p{at}", at) for at in (1, 5, 10, 25, 50, 75, 90, 95, 99))]
-        parts.append(("max", 100))
-        data.append(
-            {
-                "type": "scatter",
-                "mode": "lines+markers",
-                "name": label,
-                "x": [digits(getattr(found, part)) for part, _ in parts],
-                "y": [at for _, at in parts],
-                "line": {"color": colour, "width": 2.4 if dash == "solid" else 1.2, "dash": dash},
-                "marker": {"size": 5},
-                "hovertemplate": f"<b>{label}</b> %{{y}}% within %{{x:.4g}} s<extra></extra>",
-            }
-        )
-    return {
-        "data": data,
-        "layout": layout(
-            height=300,
-            xaxis={"type": "log", "title": {"text": "seconds"}, "fixedrange": True},
-            yaxis={"title": {"text": "% of requests"}, "range": [0, 101], "fixedrange": True},
-        ),
-    }
+        pen = {"color": colour, "width": 2.4 if dash == "solid" else 1.2, "dash": dash}
+        data.append(shares_line(found, label, "s", pen))
+    return shares_figure(data, "seconds", "requests")
 
 
 def figures(result: ServeResult) -> dict[str, dict[str, Any]]:
